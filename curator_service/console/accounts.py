@@ -40,9 +40,9 @@ async def listed(page: Page) -> Response:
     listing = await page.api.get("/v1/accounts", page_token=page.query.get("page_token"))
     rows = [(account, shares(account)) for account in listing["accounts"]]
     files: dict[str, Any] = {}
-    for identity in dict.fromkeys(account["dataset_id"] for account in listing["accounts"]):
-        account = await page.api.get(f"/v1/datasets/{identity}/account", page_size=1)
-        files.setdefault(account["account"], (identity, account))
+    for dataset_id in dict.fromkeys(account["dataset_id"] for account in listing["accounts"]):
+        account = await page.api.get(f"/v1/datasets/{dataset_id}/account", page_size=1)
+        files.setdefault(account["account"], (dataset_id, account))
     context = {"rows": rows, "files": list(files.values()), "next": listing["next_page_token"]}
     return page.show("accounts.html", title="Budget", **context)
 
@@ -119,12 +119,12 @@ async def dataset_account(page: Page) -> Response:
 
 
 async def _dataset_account(page: Page, form: Form | None, status: int = 200) -> Response:
-    identity = page.path["dataset_id"]
-    account = await page.api.get(f"/v1/datasets/{identity}/account", page_token=page.query.get("page_token"))
+    dataset_id = page.path["dataset_id"]
+    account = await page.api.get(f"/v1/datasets/{dataset_id}/account", page_token=page.query.get("page_token"))
     if form is None:
         form = Form.blank(epsilon=account["cap_epsilon"], delta=account["cap_delta"])
-    trail = [("Datasets", "/datasets"), ("Dataset", f"/datasets/{identity}")] if page.may("owner") else _TRAIL
-    context = {"account": account, "dataset_id": identity, "form": form}
+    trail = [("Datasets", "/datasets"), ("Dataset", f"/datasets/{dataset_id}")] if page.may("owner") else _TRAIL
+    context = {"account": account, "dataset_id": dataset_id, "form": form}
     return page.show("dataset_account.html", title="Account of the dataset", trail=trail, status=status, **context)
 
 

@@ -175,11 +175,11 @@ async def _create(page: Page, form: Form, dataset: wire.DatasetView, body: Body)
 
 
 async def _dataset(page: Page, form: Form) -> wire.DatasetView | None:
-    identity = form.text("dataset_id", "A dataset")
-    if not identity:
+    dataset_id = form.text("dataset_id", "A dataset")
+    if not dataset_id:
         return None
     try:
-        return await page.api.read(f"/v1/datasets/{id_of('ds', identity)}", wire.DatasetView)
+        return await page.api.read(f"/v1/datasets/{id_of('ds', dataset_id)}", wire.DatasetView)
     except (ApiProblem, NotFound):
         form.wrong("dataset_id", "There is no such dataset")
         return None

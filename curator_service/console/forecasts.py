@@ -23,9 +23,9 @@ def _trail(page: Page, name: str) -> list[tuple[str, str]]:
 async def listed(page: Page) -> Response:
     """The forecasts of a study, with the form for a new one."""
     if page.query.get("as"):
-        identity = page.path["study_id"]
-        where = f"/v1/studies/{identity}/forecasts"
-        return await downloads.listing(page, where, "forecasts", f"forecasts-{identity}", wire.ForecastView)
+        study_id = page.path["study_id"]
+        where = f"/v1/studies/{study_id}/forecasts"
+        return await downloads.listing(page, where, "forecasts", f"forecasts-{study_id}", wire.ForecastView)
     form = Form.blank(
         epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows="public", rows_max=1_000, mechanisms=["auto"]
     )

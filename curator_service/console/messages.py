@@ -13,10 +13,10 @@ CAPS = {"queries": "Measurements in all", "epsilon_per_row": "Epsilon of one rec
 """The caps of a study, as forms and pages name them."""
 
 
-async def _study(page: Page, identity: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+async def _study(page: Page, study_id: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """A study, and the trail to a page below it."""
-    view = await page.api.get(f"/v1/studies/{identity}")
-    return view, [_STUDIES, (view["spec"]["name"], f"/studies/{identity}")]
+    view = await page.api.get(f"/v1/studies/{study_id}")
+    return view, [_STUDIES, (view["spec"]["name"], f"/studies/{study_id}")]
 
 
 @pages.post("/studies/{study_id}:open_record", roles=("owner",))

@@ -49,14 +49,14 @@ async def _shown_with_labels(page: Page, labels: Form) -> Response:
 
 
 async def _context(page: Page) -> dict[str, Any]:
-    identity = page.path["study_id"]
-    view = await page.api.get(f"/v1/studies/{identity}")
-    account = await page.api.get(f"/v1/studies/{identity}/account")
+    study_id = page.path["study_id"]
+    view = await page.api.get(f"/v1/studies/{study_id}")
+    account = await page.api.get(f"/v1/studies/{study_id}/account")
     dataset = await page.api.get(f"/v1/datasets/{view['spec']['dataset_id']}")
-    forecasts = await every(page.api, f"/v1/studies/{identity}/forecasts", "forecasts")
-    grants = await every(page.api, f"/v1/studies/{identity}/grants", "grants")
+    forecasts = await every(page.api, f"/v1/studies/{study_id}/forecasts", "forecasts")
+    grants = await every(page.api, f"/v1/studies/{study_id}/grants", "grants")
     messages: dict[str, list[Any]] = {"recommendation": [], "budget": []}
-    for message in await every(page.api, "/v1/messages", "messages", study_id=identity):
+    for message in await every(page.api, "/v1/messages", "messages", study_id=study_id):
         messages[message["message"]["kind"]].insert(0, message)
     checked = None
     if view["state"] == "draft":
@@ -75,7 +75,7 @@ async def _context(page: Page) -> dict[str, Any]:
         "checked": checked,
         "previewed": False,
         "high_risk": view["high_risk"],
-        "failure": _failures.pop(identity, None),
+        "failure": _failures.pop(study_id, None),
     }
 
 
@@ -125,7 +125,7 @@ async def previewing(page: Page) -> Response:
 @pages.post("/studies/{study_id}:release", roles=("owner",))
 async def release(page: Page, form: Form) -> Response:
     """Release a study. If that takes longer than a moment, it continues, and the study's page shows its progress."""
-    identity = page.path["study_id"]
+    study_id = page.path["study_id"]
     if not form.has("sure"):
         form.wrong("sure", 'Tick "I have read what is promised" before you release.')
     if form.has("high_risk") and not form.has("sure_high"):
@@ -136,9 +136,9 @@ async def release(page: Page, form: Form) -> Response:
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
     done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
-    where = f"/studies/{identity}"
+    where = f"/studies/{study_id}"
     if not done:
-        task.add_done_callback(lambda ended: _keep(identity, ended))
+        task.add_done_callback(lambda ended: _keep(study_id, ended))
         return page.go(where, "The release is being drawn: this page shows how far it is.", mood="note")
     if (failure := task.result()) is not None:
         return page.go(where, failure, mood="bad")
@@ -158,25 +158,25 @@ async def _release(page: Page, form: Form) -> str | None:
     return None
 
 
-def _keep(identity: str, ended: "asyncio.Task[str | None]") -> None:
+def _keep(study_id: str, ended: "asyncio.Task[str | None]") -> None:
     if not ended.cancelled() and (failure := ended.result()) is not None:
-        _failures[identity] = failure
+        _failures[study_id] = failure
 
 
 @pages.post("/studies/{study_id}:sandbox", roles=("owner",))
 async def sandbox(page: Page, form: Form) -> Response:
     """Make a sandbox of a study. If that takes longer than a moment, it continues, and appears in the list."""
-    identity = page.path["study_id"]
+    study_id = page.path["study_id"]
     made: list[str] = []
     task = asyncio.create_task(_sandbox(page, form, made))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
     done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
     if not done:
-        task.add_done_callback(lambda ended: _keep(identity, ended))
+        task.add_done_callback(lambda ended: _keep(study_id, ended))
         return page.go("/studies", "The sandbox is being made: it will be the last of this list.", mood="note")
     if (failure := task.result()) is not None:
-        return page.go(f"/studies/{identity}", failure, mood="bad")
+        return page.go(f"/studies/{study_id}", failure, mood="bad")
     return page.go(f"/studies/{made[0]}", "This is the sandbox. Give a vendor a grant for this study.")
 
 

@@ -51,30 +51,30 @@ class Erasures:
         self._budgets = budgets
         self._list = folder / erased_list.NAME
 
-    def erase(self, request: RequestContext, identity: str) -> StoredReply:
+    def erase(self, request: RequestContext, dataset_id: str) -> StoredReply:
         """Erase an archived dataset. Raises NotFound, Erased, and StateConflict that names what is still under way."""
 
         def effect(db: Connection) -> Effect:
-            row = store.find(db, store.datasets, identity)
+            row = store.find(db, store.datasets, dataset_id)
             _check(db, row)
-            details = erase_in(db, identity, stamp(self._context.clock()))
-            return Effect(_reply(identity, self._context.clock(), details), "dataset.erased", details, 200)
+            details = erase_in(db, dataset_id, stamp(self._context.clock()))
+            return Effect(_reply(dataset_id, self._context.clock(), details), "dataset.erased", details, 200)
 
         reply = self._context.idempotency.once(request, effect)
-        self._finish(identity)
+        self._finish(dataset_id)
         return reply
 
     def finish(self) -> None:
         """At a start: forget what was erased, and finish what a crash interrupted."""
         with self._context.database.read() as db:
             gone = erasures.erased(db)
-        for identity in gone:
-            self._finish(identity)
+        for dataset_id in gone:
+            self._finish(dataset_id)
 
-    def _finish(self, identity: str) -> None:
+    def _finish(self, dataset_id: str) -> None:
         with self._context.database.read() as db:
-            names, studies = erasures.files_of(db, identity), store.studies_on(db, identity)
-            gone, row = erasures.erased(db), store.registered(db, identity)
+            names, studies = erasures.files_of(db, dataset_id), store.studies_on(db, dataset_id)
+            gone, row = erasures.erased(db), store.registered(db, dataset_id)
         self._vault.forget(names)
         self._released.forget(row.id for row in studies)
         self._budgets.uses.forget()
@@ -86,28 +86,28 @@ class Erasures:
             erased_list.add(self._list, gone)
             self._context.database.forget_old_pages()
         except (OSError, BlindoptError) as error:  # it is erased in the tables; the rest is tried again
-            log.error("files of %s could not be erased: %s", identity, type(error).__name__)
-            Background("erasure", partial(self._finish_later, identity), first_s=_AGAIN_SECONDS).start()
+            log.error("files of %s could not be erased: %s", dataset_id, type(error).__name__)
+            Background("erasure", partial(self._finish_later, dataset_id), first_s=_AGAIN_SECONDS).start()
 
-    def _finish_later(self, identity: str) -> None:
+    def _finish_later(self, dataset_id: str) -> None:
         with suppress(BlindoptError, StoreFault):  # the service has ended: its next start finishes
-            self._finish(identity)
+            self._finish(dataset_id)
 
 
-def erase_in(db: Connection, identity: str, at: str) -> dict[str, Any]:
+def erase_in(db: Connection, dataset_id: str, at: str) -> dict[str, Any]:
     """Overwrite a dataset in the tables; the details for the log. Its studies are closed from now on."""
-    studies = [row.id for row in store.studies_on(db, identity)]
-    counts, reports = erasures.overwrite(db, identity, at, erased_marker(identity))
-    return {"dataset_id": identity, "studies": studies, **counts} | ({"reports": reports} if reports else {})
+    studies = [row.id for row in store.studies_on(db, dataset_id)]
+    counts, reports = erasures.overwrite(db, dataset_id, at, erased_marker(dataset_id))
+    return {"dataset_id": dataset_id, "studies": studies, **counts} | ({"reports": reports} if reports else {})
 
 
-def erase_again(db: Connection, context: ServiceContext, identities: Iterable[str]) -> None:
+def erase_again(db: Connection, context: ServiceContext, dataset_ids: Iterable[str]) -> None:
     """Erase these datasets in a database that was restored from a backup, those that it has and did not erase."""
-    for identity in identities:
-        with_id = store.registered(db, identity)
+    for dataset_id in dataset_ids:
+        with_id = store.registered(db, dataset_id)
         if with_id is not None and with_id.erased_at is None and with_id.deleted_at is None:
             now = context.clock()
-            details = erase_in(db, identity, stamp(now))
+            details = erase_in(db, dataset_id, stamp(now))
             audit_log.append(db, "dataset.erased", actor="cli", now=now, details=details)
 
 
@@ -133,7 +133,7 @@ def _check(db: Connection, row: Any) -> None:
         raise StateConflict("the dataset cannot be erased: " + ". ".join(reasons))
 
 
-def _reply(identity: str, at: Any, details: dict[str, Any]) -> wire.DatasetErased:
+def _reply(dataset_id: str, at: Any, details: dict[str, Any]) -> wire.DatasetErased:
     return wire.DatasetErased(
-        id=identity, erased_at=at, **{n: v for n, v in details.items() if n not in ("dataset_id", "reports")}
+        id=dataset_id, erased_at=at, **{n: v for n, v in details.items() if n not in ("dataset_id", "reports")}
     )

@@ -129,13 +129,13 @@ def not_tried(
     )
 
 
-def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.StudyOwnerView, list[wire.Finding]]:
+def on_study(database: Database, vault: Vault, study_id: str) -> tuple[wire.StudyOwnerView, list[wire.Finding]]:
     """Attack a study: the published Z with its secret row order, or a release that is drawn for this if it is a draft.
 
     No deadline ends it. Raises ReleaseImpossible for a draft that cannot be released.
     """
     with database.read() as db:
-        view, release = owner_view(db, identity), store.release_of(db, identity)
+        view, release = owner_view(db, study_id), store.release_of(db, study_id)
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
         mechanism = mechanism_of(spec, release_status(db, spec, view.report).release)

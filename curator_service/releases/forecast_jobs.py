@@ -54,18 +54,18 @@ class Forecasts(Jobs[Reply]):
         """Queue a forecast. Raises Invalid if it cannot be made, StateConflict if too many wait."""
         self._context.idempotency.key_of(request)
         checked = self._check(study_id, forecast)
-        begun: str | None = None
+        started_id: str | None = None
 
         def effect(db: Connection) -> Effect:
-            nonlocal begun
+            nonlocal started_id
             if _study(db, study_id)[0] != checked.study:
                 raise StateConflict("the draft was changed meanwhile: look at it again, then start the forecast")
             self._check_room(db)
-            identity = new_id("fct")
+            forecast_id = new_id("fct")
             store.insert(
                 db,
                 forecasts,
-                id=identity,
+                id=forecast_id,
                 study_id=study_id,
                 state="running",
                 spec=forecast.model_dump_json(),
@@ -73,10 +73,10 @@ class Forecasts(Jobs[Reply]):
                 points="[]",
                 created_at=stamp(self._context.clock()),
             )
-            begun = identity
+            started_id = forecast_id
             details = {
                 "study_id": study_id,
-                "forecast_id": identity,
+                "forecast_id": forecast_id,
                 "levels": len(forecast.epsilons),
                 "mechanisms": len(forecast.mechanisms),
                 "functions": forecast.functions,
@@ -86,17 +86,17 @@ class Forecasts(Jobs[Reply]):
             }
             if forecast.sample_dataset_id is not None:
                 details["sample_dataset_id"] = forecast.sample_dataset_id
-            return Effect(self._view(db, store.find(db, forecasts, identity)), "forecast.started", details, 202)
+            return Effect(self._view(db, store.find(db, forecasts, forecast_id)), "forecast.started", details, 202)
 
         reply = self._context.idempotency.once(request, effect)
-        if begun is not None and not reply.replayed:
-            self._submit(begun, study_id)
+        if started_id is not None and not reply.replayed:
+            self._submit(started_id, study_id)
         return reply
 
-    def view(self, study_id: str, identity: str) -> wire.ForecastView:
+    def view(self, study_id: str, forecast_id: str) -> wire.ForecastView:
         """A forecast of a study. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(db, _find(db, study_id, identity))
+            return self._view(db, _find(db, study_id, forecast_id))
 
     def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
         """Forecasts of a study with their sequence numbers."""
@@ -105,15 +105,15 @@ class Forecasts(Jobs[Reply]):
             rows = store.page(db, forecasts, after=after, limit=limit, study_id=study_id)
             return [(row.seq, self._view(db, row)) for row in rows]
 
-    def cancel(self, request: RequestContext, study_id: str, identity: str) -> StoredReply:
+    def cancel(self, request: RequestContext, study_id: str, forecast_id: str) -> StoredReply:
         """Cancel a forecast. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
-            _find(db, study_id, identity)
-            view = self._view(db, self._cancelled(db, identity))
-            return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
+            _find(db, study_id, forecast_id)
+            view = self._view(db, self._cancelled(db, forecast_id))
+            return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": forecast_id}, 200)
 
-        return self._cancel(request, identity, effect)
+        return self._cancel(request, forecast_id, effect)
 
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> "_Inputs":
         """The study of a forecast, and its rows. Raises Invalid if the forecast cannot be made."""
@@ -191,9 +191,9 @@ class _Inputs:
     """Records of the study's dataset."""
 
 
-def _find(db: Connection, study_id: str, identity: str) -> Any:
+def _find(db: Connection, study_id: str, forecast_id: str) -> Any:
     """The forecast of a study. Raises NotFound."""
-    row = store.find(db, forecasts, identity)
+    row = store.find(db, forecasts, forecast_id)
     if row.study_id != study_id:
         raise NotFound("there is no such forecast")
     return row

@@ -75,23 +75,23 @@ class Releases:
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
         audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)
 
-    def preview(self, identity: str) -> wire.ReleaseReport:
+    def preview(self, study_id: str) -> wire.ReleaseReport:
         """The report of a release as it would be, with attacks on one that is thrown away. For the owner alone.
 
         Changes nothing. Raises ReleaseImpossible, and Busy while another preview is under way.
         """
         with self._context.database.read() as db:
-            view = owner_view(db, identity)
+            view = owner_view(db, study_id)
             spec = view.spec
             rows, current = records.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = job_of(db, self._vault, spec, current.release)
-            account = outlook(db, self._budgets.uses, spec, current.release, identity)
+            account = outlook(db, self._budgets.uses, spec, current.release, study_id)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
-        preview = self._previews.make(identity, job)
+        preview = self._previews.make(study_id, job)
         verdict = None if dataset.public else preview.verdict
-        self._high.pop(identity, None)
+        self._high.pop(study_id, None)
         if verdict is not None and verdict.level == "high":
-            self._high[identity] = view.spec_sha256
+            self._high[study_id] = view.spec_sha256
         mechanism = mechanism_of(spec, current.release)
         report = report_of(spec, rows, mechanism, current, preview.assessment)
         return report.model_copy(
@@ -109,24 +109,24 @@ class Releases:
             }
         )
 
-    def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
+    def release(self, request: RequestContext, study_id: str, asked: wire.ReleaseAsked | None = None) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open.
 
-        Raises StateConflict if the draft is not the one that was ``wanted``, or where the latest preview of it found a
-        high risk that ``wanted`` does not confirm.
+        Raises StateConflict if the draft is not the one that ``asked`` names, or where the latest preview of it found a
+        high risk that ``asked`` does not confirm.
         """
-        charged = self._begin(request, identity, wanted)
-        return charged if isinstance(charged, StoredReply) else self._finish(request, identity, *charged)
+        charged = self._begin(request, study_id, asked)
+        return charged if isinstance(charged, StoredReply) else self._finish(request, study_id, *charged)
 
     def start(
-        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None
+        self, request: RequestContext, study_id: str, asked: wire.ReleaseAsked | None = None
     ) -> StoredReply | None:
         """Release as ``release`` does, in a thread; None while it is drawn, and the reply to a repetition once it is.
 
         A draw that fails leaves a draft, as a crash would.
         """
         try:
-            charged = self._begin(request, identity, wanted)
+            charged = self._begin(request, study_id, asked)
         except StillRunning:
             return None
         if isinstance(charged, StoredReply):
@@ -134,16 +134,16 @@ class Releases:
 
         def finish(_: Task[Reply]) -> None:
             try:
-                self._finish(request, identity, *charged)
+                self._finish(request, study_id, *charged)
             except Exception as error:
                 level = logging.WARNING if isinstance(error, BlindoptError) else logging.ERROR
-                log.log(level, "the release of %s failed, and it is a draft again: %s", identity, type(error).__name__)
+                log.log(level, "the release of %s failed, and it is a draft again: %s", study_id, type(error).__name__)
 
         self._draws.in_thread(charged[-1], finish)
         return None
 
     def _finish(
-        self, request: RequestContext, identity: str, spec: wire.StudyCreate, current: ReleaseStatus, task: Task[Reply]
+        self, request: RequestContext, study_id: str, spec: wire.StudyCreate, current: ReleaseStatus, task: Task[Reply]
     ) -> StoredReply:
         release_id, retry = new_id("rel"), self._context.database.foreign_writes.retry
         try:
@@ -159,51 +159,51 @@ class Releases:
             digest, parts = self._vault.keep_release(release_id, drawn.records)
             report, salt = report.model_copy(update={"parts": parts}), secrets.token_hex(16)
             order = salt, self._vault.order_digest(release_id, salt)
-            publish = partial(self._publish, identity, release_id, mechanism, digest, report, order)
+            publish = partial(self._publish, study_id, release_id, mechanism, digest, report, order)
             return retry(lambda: self._context.idempotency.once(request, publish), lambda: task.is_cancelled)
         except BaseException as error:
             problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
             self._vault.drop(release_id)  # first: it may be what fills the disk
-            abandon = partial(self._abandon, identity=identity, actor=request.principal.actor, problem=problem)
+            abandon = partial(self._abandon, study_id=study_id, actor=request.principal.actor, problem=problem)
             retry(lambda: self._context.database.write(abandon), lambda: task.is_cancelled)
             raise
         finally:
             self._draws.leave(task)
 
-    def progress(self, identity: str) -> float | None:
+    def progress(self, study_id: str) -> float | None:
         """Share of the rows that are drawn while a release is under way, else None."""
-        task = self._draws.find(identity)
+        task = self._draws.find(study_id)
         return None if task is None else task.progress
 
-    def is_high_risk(self, identity: str, spec_sha256: str) -> bool:
+    def is_high_risk(self, study_id: str, spec_sha256: str) -> bool:
         """Whether the latest preview of this draft since the service was started found a high risk."""
-        return self._high.get(identity) == spec_sha256
+        return self._high.get(study_id) == spec_sha256
 
     def _begin(
-        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
+        self, request: RequestContext, study_id: str, asked: wire.ReleaseAsked | None
     ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus, Task[Reply]]:
         if (earlier := self._context.idempotency.earlier(request)) is not None:
             return earlier
         key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
-        task = Task(self._draws, identity, identity)
+        task = Task(self._draws, study_id, study_id)
 
         def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus, Task[Reply]]:
             self._context.authentication.check_live(db, request.principal)
-            row = store.find(db, store.studies, identity)
-            self._context.audit_trail.check_unchanged(identity)
-            drawing = self._draws.find(identity) is not None
+            row = store.find(db, store.studies, study_id)
+            self._context.audit_trail.check_unchanged(study_id)
+            drawing = self._draws.find(study_id) is not None
             if drawing and row.releasing_key == key:
                 raise StillRunning("this release is being drawn")
             if row.state != "draft" and (drawing or row.state != "releasing"):
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
-            if wanted is not None and wanted.spec_sha256 != sha256(row.spec.encode()):
+            if asked is not None and asked.spec_sha256 != sha256(row.spec.encode()):
                 raise StateConflict("the draft was changed since you read it: read it again before you release it")
-            if not (wanted and wanted.confirm_high_risk) and self.is_high_risk(identity, sha256(row.spec.encode())):
+            if not (asked and asked.confirm_high_risk) and self.is_high_risk(study_id, sha256(row.spec.encode())):
                 raise StateConflict(
                     "the latest preview of this draft found a high risk: confirm it (confirm_high_risk), or change the "
                     "draft"
                 )
-            self._abandon(db, identity, "curator", ENDED)  # an earlier release whose end could not be stored
+            self._abandon(db, study_id, "curator", ENDED)  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
             current = release_status(db, spec, None)
             if current.status == "withdrawn":
@@ -211,9 +211,9 @@ class Releases:
                 raise StateConflict(
                     f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
                 )
-            self._budgets.charge_release(db, request.principal.actor, identity, spec, current.release)
-            store.change(db, store.studies, identity, state="releasing", releasing_key=key, release_problem=None)
-            self._log(db, "release.begun", request.principal.actor, study_id=identity)
+            self._budgets.charge_release(db, request.principal.actor, study_id, spec, current.release)
+            store.change(db, store.studies, study_id, state="releasing", releasing_key=key, release_problem=None)
+            self._log(db, "release.begun", request.principal.actor, study_id=study_id)
             self._draws.enter(task)
             return spec, current, task
 
@@ -222,23 +222,23 @@ class Releases:
         except BaseException as error:
             self._draws.leave(task)  # its commit may have failed
             if isinstance(error, BudgetExhausted):
-                self._refuse(request, identity, error)
+                self._refuse(request, study_id, error)
             stored = self._context.idempotency.earlier(request) if isinstance(error, StateConflict) else None
             if stored is None:
                 raise
             return stored  # published since we looked
 
-    def _refuse(self, request: RequestContext, identity: str, refusal: BudgetExhausted) -> None:
+    def _refuse(self, request: RequestContext, study_id: str, refusal: BudgetExhausted) -> None:
         """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
 
         def note(db: Connection) -> None:
-            self._budgets.refuse(db, request.principal.actor, identity, store.spec_of(db, identity), refusal)
+            self._budgets.refuse(db, request.principal.actor, study_id, store.spec_of(db, study_id), refusal)
 
         self._context.database.write(note)
 
     def _publish(
         self,
-        identity: str,
+        study_id: str,
         release_id: str,
         mechanism: Mechanism,
         digest: str,
@@ -246,8 +246,8 @@ class Releases:
         salted_order: tuple[str, str],
         db: Connection,
     ) -> Effect:
-        self._context.audit_trail.check_unchanged(identity)
-        dataset_id = owner_view(db, identity).spec.dataset_id
+        self._context.audit_trail.check_unchanged(study_id)
+        dataset_id = owner_view(db, study_id).spec.dataset_id
         withheld = withheld_records(db, self._vault, dataset_id)  # one of them maybe since the draw began
         if mechanism.holds(self._vault.order(release_id), withheld):
             raise StateConflict(
@@ -259,7 +259,7 @@ class Releases:
             db,
             store.releases,
             id=release_id,
-            study_id=identity,
+            study_id=study_id,
             sha256=digest,
             n=report.n,
             r=report.r,
@@ -267,13 +267,13 @@ class Releases:
             order_salt=salted_order[0],
             created_at=now,
         )
-        store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
-        notices.release_ended(db, self._context.outbox, identity, "open")
-        view = owner_view(db, identity)
+        store.change(db, store.studies, study_id, state="open", opened_at=now, releasing_key=None)
+        notices.release_ended(db, self._context.outbox, study_id, "open")
+        view = owner_view(db, study_id)
         ran = release_status(db, view.spec, report).release
-        view = view.model_copy(update={"account": outlook(db, self._budgets.uses, view.spec, ran, identity)})
+        view = view.model_copy(update={"account": outlook(db, self._budgets.uses, view.spec, ran, study_id)})
         details = {
-            "study_id": identity,
+            "study_id": study_id,
             "release_id": release_id,
             "sha256": digest,
             "report_sha256": sha256(stored.encode()),
@@ -283,12 +283,12 @@ class Releases:
         }
         return Effect(view, "study.released", details, 200)
 
-    def _abandon(self, db: Connection, identity: str, actor: str, problem: str) -> None:
+    def _abandon(self, db: Connection, study_id: str, actor: str, problem: str) -> None:
         """Make a draft of a study that was being released; its owner alone sees the problem, which no log has."""
-        if store.find(db, store.studies, identity).state == "releasing":
-            store.change(db, store.studies, identity, state="draft", releasing_key=None, release_problem=problem)
-            self._log(db, "release.abandoned", actor, study_id=identity)
-            notices.release_ended(db, self._context.outbox, identity, "draft")
+        if store.find(db, store.studies, study_id).state == "releasing":
+            store.change(db, store.studies, study_id, state="draft", releasing_key=None, release_problem=problem)
+            self._log(db, "release.abandoned", actor, study_id=study_id)
+            notices.release_ended(db, self._context.outbox, study_id, "draft")
 
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._context.database.read() as db:

@@ -47,7 +47,7 @@ class Sandboxes:
         self._vault = vault
         self._releases = releases
 
-    def make(self, request: RequestContext, identity: str) -> StoredReply:
+    def make(self, request: RequestContext, study_id: str) -> StoredReply:
         """Make up a dataset and a study on it with the settings of a draft or an open study, and release that.
 
         The dataset of the study is charged nothing. A repeated request goes on where a crash interrupted it. Raises
@@ -56,15 +56,15 @@ class Sandboxes:
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         key, _ = self._context.idempotency.key_of(request)
-        made = self._made(replace(request, key=f"sandbox of {sha256(key.encode())}"), identity)
+        made = self._made(replace(request, key=f"sandbox of {sha256(key.encode())}"), study_id)
         return self._releases.release(request, wire.StudyOwnerView.model_validate_json(made.body).id)
 
-    def _made(self, request: RequestContext, identity: str) -> StoredReply:
+    def _made(self, request: RequestContext, study_id: str) -> StoredReply:
         """The reply with the draft of the sandbox, which is made once for this key."""
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         with self._context.database.read() as db:
-            source = _source(db, identity)
+            source = _source(db, study_id)
         dataset_id, statistics = new_id("ds"), Statistics()
         try:
             self._vault.keep_dataset(dataset_id, statistics.collect(draw_blocks(source.spec, source.n)))
@@ -74,10 +74,10 @@ class Sandboxes:
             digest = npy_files.digest(self._vault.records(dataset_id))
 
             def effect(db: Connection) -> Effect:
-                if _source(db, identity) != source:
+                if _source(db, study_id) != source:
                     raise StateConflict("the draft was changed meanwhile: look at it again, then make the sandbox")
                 self._add_dataset(db, request, source, dataset_id, statistics, digest)
-                return self._add_study(db, identity, _like(source.spec, dataset_id))
+                return self._add_study(db, study_id, _like(source.spec, dataset_id))
 
             reply = self._context.idempotency.once(request, effect)
         except BaseException:
@@ -121,18 +121,18 @@ class Sandboxes:
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
         spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
         choice_of(spec)
-        identity, text = new_id("std"), spec.model_dump_json()
+        study_id, text = new_id("std"), spec.model_dump_json()
         now = stamp(self._context.clock())
         values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": text, "created_at": now}
-        store.insert(db, store.studies, id=identity, **values)
+        store.insert(db, store.studies, id=study_id, **values)
         details = {
-            "study_id": identity,
+            "study_id": study_id,
             "dataset_id": spec.dataset_id,
             "mechanism": spec.release.mechanism,
             "spec_sha256": sha256(text.encode()),
             "sandbox_of": source,
         }
-        return Effect(owner_view(db, identity), "study.created", details)
+        return Effect(owner_view(db, study_id), "study.created", details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class _Source:
     persons: str | None
 
 
-def _source(db: Connection, identity: str) -> _Source:
-    row = store.find(db, store.studies, identity)
+def _source(db: Connection, study_id: str) -> _Source:
+    row = store.find(db, store.studies, study_id)
     if row.state not in ("draft", "open"):
         raise StateConflict(f"the study is {row.state}: a sandbox is made of a draft or an open study")
     dataset = store.find(db, store.datasets, row.dataset_id)

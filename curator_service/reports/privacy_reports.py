@@ -46,17 +46,17 @@ class PrivacyReports:
         self._overviews = overviews
         self._previews = previews
 
-    def of_study(self, identity: str) -> wire.SignedPrivacyReport:
+    def of_study(self, study_id: str) -> wire.SignedPrivacyReport:
         """The report of one study. Takes some seconds, for the attacks. Raises NotFound."""
         with self._context.database.read() as db:
-            dataset = store.dataset_of(db, identity)
+            dataset = store.dataset_of(db, study_id)
             report = self._report(db, "study", dataset)
-        return self._signed(report, [identity])
+        return self._signed(report, [study_id])
 
-    def of_dataset(self, identity: str) -> wire.SignedPrivacyReport:
+    def of_dataset(self, dataset_id: str) -> wire.SignedPrivacyReport:
         """The report of every study of a dataset's file, without attacks. Raises NotFound."""
         with self._context.database.read() as db:
-            dataset = store.find(db, store.datasets, identity)
+            dataset = store.find(db, store.datasets, dataset_id)
             report = self._report(db, "dataset", dataset)
             studies = store.studies_of_file(db, dataset.sha256)
         return self._signed(report, studies)
@@ -80,16 +80,16 @@ class PrivacyReports:
             studies=[],
         )
 
-    def _signed(self, report: wire.PrivacyReport, identities: list[str]) -> wire.SignedPrivacyReport:
-        studies = [self._study(identity, attacked=report.subject == "study") for identity in identities]
+    def _signed(self, report: wire.PrivacyReport, study_ids: list[str]) -> wire.SignedPrivacyReport:
+        studies = [self._study(study_id, attacked=report.subject == "study") for study_id in study_ids]
         whole = report.model_copy(update={"studies": studies})
         document = whole.model_dump(mode="json")
         signature = signed_documents.sign(self._context.signer, wire.REPORT_TITLE, document)
         return wire.SignedPrivacyReport(report=whole, signature=signature)
 
-    def _study(self, identity: str, *, attacked: bool) -> wire.ReportedStudy:
+    def _study(self, study_id: str, *, attacked: bool) -> wire.ReportedStudy:
         with self._context.database.read() as db:
-            view = owner_view(db, identity)
+            view = owner_view(db, study_id)
             current = release_status(db, view.spec, view.report)
             dataset = store.find(db, store.datasets, view.spec.dataset_id)
         spec, mechanism = view.spec, mechanism_of(view.spec, current.release)
@@ -97,7 +97,7 @@ class PrivacyReports:
         price = accounting.price(spec, current.claimed)
         findings, not_tried = self._attacked(view) if attacked else ([], _NOT_IN_DATASETS)
         return wire.ReportedStudy(
-            id=identity,
+            id=study_id,
             name=spec.name,
             state=view.state,
             created_at=view.created_at,
@@ -114,8 +114,8 @@ class PrivacyReports:
             not_protected=view.not_protected,
             budget=spec.budget,
             price=price,
-            worst_epsilon=self._overviews.account(identity).row_epsilon,
-            spent=self._accounts.accounting(identity, None),
+            worst_epsilon=self._overviews.account(study_id).row_epsilon,
+            spent=self._accounts.accounting(study_id, None),
             cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=bool(dataset.public))
             if view.report is None
             else view.report.cautions,

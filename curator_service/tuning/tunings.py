@@ -97,8 +97,8 @@ class Tunings(Jobs[Reply]):
         """Charge a tuning and queue it. Raises as ``preview`` does, BudgetExhausted, and StateConflict."""
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
-        identity = new_id("tun")
-        report = self._plan(self._job(identity, tuning))
+        tuning_id = new_id("tun")
+        report = self._plan(self._job(tuning_id, tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
         report = _of_persons(report, dataset.rows_per_person or 1)
@@ -111,28 +111,28 @@ class Tunings(Jobs[Reply]):
             self._check_room(db)
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             actor, cost = request.principal.actor, Cost.of(report.epsilon, report.delta)
-            charged = self._budgets.charge_file(db, actor, dataset.id, "tuning", identity, cost, tuning.caps)
+            charged = self._budgets.charge_file(db, actor, dataset.id, "tuning", tuning_id, cost, tuning.caps)
             if isinstance(charged, BudgetExhausted):
                 refusals.append(charged)
                 return None
             whole = _with_account(report, charged, tuning.caps)
-            return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, whole, dataset))
+            return self._context.idempotency.settle(db, request, self._add(db, tuning_id, tuning, whole, dataset))
 
         reply = self._context.database.write(work)
         if reply is None:
             raise refusals[0]
         if not reply.replayed:
-            self._submit(identity, name=tuning.name)
+            self._submit(tuning_id, name=tuning.name)
         return reply
 
     def _add(
-        self, db: Connection, identity: str, tuning: wire.TuningCreate, report: wire.TuningReport, dataset: Any
+        self, db: Connection, tuning_id: str, tuning: wire.TuningCreate, report: wire.TuningReport, dataset: Any
     ) -> Effect:
         spec, salt = tuning.model_dump_json(), secrets.token_hex(16)
         store.insert(
             db,
             tunings,
-            id=identity,
+            id=tuning_id,
             dataset_id=dataset.id,
             state="running",
             spec=spec,
@@ -142,7 +142,7 @@ class Tunings(Jobs[Reply]):
             created_at=stamp(self._context.clock()),
         )
         details = {
-            "tuning_id": identity,
+            "tuning_id": tuning_id,
             "dataset_id": dataset.id,
             "account": self._budgets.account(db, dataset.id)[1],
             "method": report.method,
@@ -152,26 +152,26 @@ class Tunings(Jobs[Reply]):
             "cap_delta": None if tuning.caps.delta is None else repr(tuning.caps.delta),
             "spec_sha256": salted_digest(spec, salt),
         }
-        return Effect(self._view(store.find(db, tunings, identity)), "tuning.started", details, 202)
+        return Effect(self._view(store.find(db, tunings, tuning_id)), "tuning.started", details, 202)
 
-    def view(self, identity: str) -> wire.TuningView:
+    def view(self, tuning_id: str) -> wire.TuningView:
         """A tuning. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(store.find(db, tunings, identity))
+            return self._view(store.find(db, tunings, tuning_id))
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
         """Tunings with their sequence numbers."""
         with self._context.database.read() as db:
             return [(row.seq, self._view(row)) for row in store.page(db, tunings, after=after, limit=limit)]
 
-    def cancel(self, request: RequestContext, identity: str) -> StoredReply:
+    def cancel(self, request: RequestContext, tuning_id: str) -> StoredReply:
         """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
-            view = self._view(self._cancelled(db, identity))
-            return Effect(view, "tuning.cancelled", {"tuning_id": identity}, 200)
+            view = self._view(self._cancelled(db, tuning_id))
+            return Effect(view, "tuning.cancelled", {"tuning_id": tuning_id}, 200)
 
-        return self._cancel(request, identity, effect)
+        return self._cancel(request, tuning_id, effect)
 
     def _view(self, row: Any) -> wire.TuningView:
         ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
@@ -204,14 +204,14 @@ class Tunings(Jobs[Reply]):
             raise TuningImpossible(reply.problem or "", reply.field)
         return reply.report
 
-    def _job(self, identity: str, tuning: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
+    def _job(self, tuning_id: str, tuning: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
         """A tuning as a job for its process; reads nothing private. Raises Invalid if its datasets do not fit."""
         problems.check(tuning)
         score = tuning.score
         with self._context.database.read() as db:
             validation = _dataset(db, "validation_dataset_id", tuning.validation_dataset_id)
             withheld = withheld_records(db, self._vault, validation.id)
-            job = Job(tuning_id=identity, tuning=tuning, m=validation.rows - len(withheld), charged=charged)
+            job = Job(tuning_id=tuning_id, tuning=tuning, m=validation.rows - len(withheld), charged=charged)
             if isinstance(score, wire.HttpScore):
                 if self._scorer is None:
                     raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
@@ -280,7 +280,7 @@ class Tunings(Jobs[Reply]):
         datasets = [tuning.validation_dataset_id]
         if isinstance(tuning.score, wire.LogisticScore):
             datasets.append(tuning.score.training_dataset_id)
-        return sum(len(withheld_records(db, self._vault, identity)) for identity in datasets)
+        return sum(len(withheld_records(db, self._vault, dataset_id)) for dataset_id in datasets)
 
     def _settle(self, db: Connection, job_id: str, **ending: Any) -> None:
         if ending["state"] == "completed":
@@ -313,9 +313,9 @@ def _fault(field: str, message: str) -> dict[str, object]:
     return {"field": field, "message": message}
 
 
-def _dataset(db: Connection, field: str, identity: str) -> Any:
+def _dataset(db: Connection, field: str, dataset_id: str) -> Any:
     try:
-        row = store.find(db, store.datasets, identity)
+        row = store.find(db, store.datasets, dataset_id)
     except NotFound:
         raise Invalid("there is no such dataset", [_fault(field, "there is no such dataset")]) from None
     if row.archived_at is not None:
