@@ -111,12 +111,12 @@ class Links:
         except StateConflict as error:
             log.error("links", extra={"fields": {"problem": str(error)}})
             return
-        for identity, link in list(self._links.items()):
-            if files.get(identity) != link.file:
-                await self._links.pop(identity).stop()
-        for identity, file in files.items():
-            if identity not in self._links:
-                self._links[identity] = _Link(file, self)
+        for link_id, link in list(self._links.items()):
+            if files.get(link_id) != link.file:
+                await self._links.pop(link_id).stop()
+        for link_id, file in files.items():
+            if link_id not in self._links:
+                self._links[link_id] = _Link(file, self)
 
     async def respond(self, link: "_Link", request: wire.LinkRequest) -> None:
         """Feed a request into the application, and send its reply over the link."""
@@ -127,9 +127,9 @@ class Links:
             self._check(request.method, unquote(path), headers.get("authorization", ""))
             body = base64.b64decode(request.body, validate=True)
         except (Forbidden, ValueError) as error:
-            identity = headers.get("x-request-id", request.id)
-            log.info("refused over a link", extra={"fields": {"link": link.file.id, "request_id": identity[:64]}})
-            await _refuse(reply, error, path, identity)
+            request_id = headers.get("x-request-id", request.id)
+            log.info("refused over a link", extra={"fields": {"link": link.file.id, "request_id": request_id[:64]}})
+            await _refuse(reply, error, path, request_id)
             return
         scope: Scope = {
             "type": "http",

@@ -51,73 +51,73 @@ class Vault:
         self.pending = PendingFiles(folder / "pending")
         self._erased: set[str] = set()
 
-    def keep_dataset(self, identity: str, blocks: Iterable[Matrix]) -> None:
+    def keep_dataset(self, dataset_id: str, blocks: Iterable[Matrix]) -> None:
         """Store the values (n, columns) of a dataset, block by block. An error of ``blocks`` leaves a scratch file."""
-        with self.new_dataset(identity) as file:
+        with self.new_dataset(dataset_id) as file:
             npy_files.write(file, blocks)
 
     @contextmanager
-    def new_dataset(self, identity: str) -> Iterator[BinaryIO]:
+    def new_dataset(self, dataset_id: str) -> Iterator[BinaryIO]:
         """An empty file for the values of a dataset, as npy, which are stored at the end unless an error is raised."""
-        partial = self.scratch / f"{identity}.npy"
+        partial = self.scratch / f"{dataset_id}.npy"
         with partial.open("wb") as file:
             yield file
-        self._settle(partial, identity)
+        self._settle(partial, dataset_id)
 
-    def dataset(self, identity: str) -> Matrix:
+    def dataset(self, dataset_id: str) -> Matrix:
         """The values of a dataset, memory-mapped and read-only. Raises StorageUnavailable, as all that read files."""
         with _readable():
-            return npy_files.load(self._path(identity))
+            return npy_files.load(self._path(dataset_id))
 
-    def keep_persons(self, identity: str, digests: NDArray[np.uint8]) -> None:
+    def keep_persons(self, dataset_id: str, digests: NDArray[np.uint8]) -> None:
         """Store the keyed digest of each record's person (n, 16), for a dataset with a person column."""
-        self._keep(f"{identity}.persons", digests)
+        self._keep(f"{dataset_id}.persons", digests)
 
-    def persons(self, identity: str) -> NDArray[np.uint8]:
+    def persons(self, dataset_id: str) -> NDArray[np.uint8]:
         """The keyed digest of each record's person (n, 16), memory-mapped."""
-        return self._mapped(f"{identity}.persons")
+        return self._mapped(f"{dataset_id}.persons")
 
-    def keep_numbers(self, identity: str, numbers: NDArray[np.int64]) -> None:
+    def keep_numbers(self, dataset_id: str, numbers: NDArray[np.int64]) -> None:
         """Store the number in its file, from 1, of each record (n,), for a dataset with a person column."""
-        self._keep(f"{identity}.numbers", numbers)
+        self._keep(f"{dataset_id}.numbers", numbers)
 
-    def numbers(self, identity: str) -> NDArray[np.int64]:
+    def numbers(self, dataset_id: str) -> NDArray[np.int64]:
         """The number in its file, from 1, of each record (n,), memory-mapped."""
-        return self._mapped(f"{identity}.numbers")
+        return self._mapped(f"{dataset_id}.numbers")
 
-    def records(self, identity: str) -> Path:
+    def records(self, dataset_id: str) -> Path:
         """The npy file of a dataset, for a child process."""
-        return self._path(identity)
+        return self._path(dataset_id)
 
-    def begin_release(self, identity: str, n: int, r: int) -> Matrix:
+    def begin_release(self, release_id: str, n: int, r: int) -> Matrix:
         """Create an empty Z to fill, in the scratch folder."""
-        return npy_files.create(self.scratch / f"{identity}.npy", n, r)
+        return npy_files.create(self.scratch / f"{release_id}.npy", n, r)
 
-    def keep_release(self, identity: str, order: NDArray[np.int64]) -> tuple[str, list[ReleasePart]]:
+    def keep_release(self, release_id: str, order: NDArray[np.int64]) -> tuple[str, list[ReleasePart]]:
         """Store the filled Z and its row order, and return the digest of Z, with the parts of a large one."""
-        self._keep(f"{identity}.order", order)
-        filled = self.scratch / f"{identity}.npy"
+        self._keep(f"{release_id}.order", order)
+        filled = self.scratch / f"{release_id}.npy"
         parts = release_files.parts_of(filled, self._part_bytes)
         digest = digest_of_parts(parts) if parts else npy_files.digest(filled)
-        self._settle(filled, identity)
+        self._settle(filled, release_id)
         return digest, parts
 
-    def candidates(self, identity: str) -> Path:
+    def candidates(self, release_id: str) -> Path:
         """The npy file of a release."""
-        return self._path(identity)
+        return self._path(release_id)
 
-    def order_file(self, identity: str) -> Path:
+    def order_file(self, release_id: str) -> Path:
         """The npy file of a release's row order, for a child process."""
-        return self._path(f"{identity}.order")
+        return self._path(f"{release_id}.order")
 
-    def order(self, identity: str) -> NDArray[np.int64]:
+    def order(self, release_id: str) -> NDArray[np.int64]:
         """The row of the dataset of each candidate, memory-mapped. It never leaves the curator."""
-        return self._mapped(f"{identity}.order")
+        return self._mapped(f"{release_id}.order")
 
-    def order_digest(self, identity: str, salt: str) -> str:
+    def order_digest(self, release_id: str, salt: str) -> str:
         """The digest of a release's row order for the log."""
         with _readable():
-            return salted_file_digest(self.order_file(identity), salt)
+            return salted_file_digest(self.order_file(release_id), salt)
 
     def keep_only(self, recorded: set[str]) -> None:
         """Delete what a crash left: scratch files, and files of datasets and releases that are not ``recorded``.
@@ -131,18 +131,18 @@ class Vault:
             if path.name.partition(".")[0] not in recorded:
                 path.unlink()
 
-    def drop(self, identity: str) -> None:
+    def drop(self, file_id: str) -> None:
         """Delete the files of a dataset or release that was not recorded."""
-        for path in self._files(identity):
+        for path in self._files(file_id):
             path.unlink(missing_ok=True)
 
     def forget(self, identities: Iterable[str]) -> None:
         """Read no file of these datasets and releases from now on: every use of one raises Erased."""
         self._erased |= set(identities)
 
-    def erase(self, identity: str) -> None:
+    def erase(self, file_id: str) -> None:
         """Delete the files of a dataset or release, and overwrite what they held: another may have them mapped."""
-        for path in self._files(identity):
+        for path in self._files(file_id):
             with suppress(FileNotFoundError), path.open("rb+") as file:
                 path.unlink()
                 for _ in range(-(-os.fstat(file.fileno()).st_size // _CHUNK)):
@@ -150,8 +150,8 @@ class Vault:
                 os.fsync(file.fileno())
         _make_durable(self._folder)
 
-    def _files(self, identity: str) -> list[Path]:
-        names = (identity, f"{identity}.order", f"{identity}.persons", f"{identity}.numbers")
+    def _files(self, file_id: str) -> list[Path]:
+        names = (file_id, f"{file_id}.order", f"{file_id}.persons", f"{file_id}.numbers")
         return [folder / f"{name}.npy" for name in names for folder in (self._folder, self.scratch)]
 
     def _keep(self, name: str, values: NDArray[Any]) -> None:
@@ -164,16 +164,16 @@ class Vault:
             values: NDArray[Any] = np.load(self._path(name), mmap_mode="r", allow_pickle=False)
             return values
 
-    def _path(self, identity: str) -> Path:
-        if identity.partition(".")[0] in self._erased:
+    def _path(self, file_id: str) -> Path:
+        if file_id.partition(".")[0] in self._erased:
             raise Erased("the dataset was erased by its owner, with the candidates and answers of its studies")
-        return self._folder / f"{identity}.npy"
+        return self._folder / f"{file_id}.npy"
 
-    def _settle(self, partial: Path, identity: str) -> None:
+    def _settle(self, partial: Path, file_id: str) -> None:
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.chmod(0o600)
-        partial.replace(self._path(identity))
+        partial.replace(self._path(file_id))
         _make_durable(self._folder)
 
 
@@ -184,20 +184,20 @@ class PendingFiles:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def keep(self, identity: str, content: BinaryIO, note: str) -> None:
+    def keep(self, upload_id: str, content: BinaryIO, note: str) -> None:
         """Store a file, then its note: a file without one is unfinished."""
-        with self.path(identity).open("wb") as file:
+        with self.path(upload_id).open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
             shutil.copyfileobj(content, file, _CHUNK)
             file.flush()
             os.fsync(file.fileno())
-        partial = self._folder / f"{identity}.partial"
+        partial = self._folder / f"{upload_id}.partial"
         with partial.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(note.encode())
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(self._folder / f"{identity}.json")
+        partial.replace(self._folder / f"{upload_id}.json")
         _make_durable(self._folder)
 
     def notes(self) -> dict[str, bytes]:
@@ -216,14 +216,14 @@ class PendingFiles:
                 total += path.stat().st_size
         return total
 
-    def path(self, identity: str) -> Path:
+    def path(self, upload_id: str) -> Path:
         """The path of a file."""
-        return self._folder / f"{identity}.data"
+        return self._folder / f"{upload_id}.data"
 
-    def drop(self, identity: str) -> None:
+    def drop(self, file_id: str) -> None:
         """Delete a file and its note."""
         for kind in ("json", "partial", "data"):
-            (self._folder / f"{identity}.{kind}").unlink(missing_ok=True)
+            (self._folder / f"{file_id}.{kind}").unlink(missing_ok=True)
 
     def drop_unfinished(self) -> None:
         """Delete what a crash left. Folders stay, because none is made here."""

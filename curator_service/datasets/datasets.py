@@ -97,21 +97,21 @@ class Datasets:
         request = replace(request, body_sha256=upload.digest(pending.id))
         return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256, reading)
 
-    def earlier_pending(self, request: RequestContext, upload: Upload, identity: str) -> StoredReply | None:
+    def earlier_pending(self, request: RequestContext, upload: Upload, upload_id: str) -> StoredReply | None:
         """The reply to an earlier request under the same key to register a pending file, which is deleted then."""
-        stored = self._context.idempotency.earlier(replace(request, body_sha256=upload.digest(identity)))
+        stored = self._context.idempotency.earlier(replace(request, body_sha256=upload.digest(upload_id)))
         if stored is not None:
-            self._uploads.drop(identity)
+            self._uploads.drop(upload_id)
         return stored
 
     def _register(
         self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str, reading: Reading
     ) -> StoredReply:
-        identity, scratch = new_id("ds"), self._vault.scratch
+        dataset_id, scratch = new_id("ds"), self._vault.scratch
         person = None if upload.person is None else upload.person.strip()
         try:
             with TemporaryFile(dir=scratch) as numbers, TemporaryFile(dir=scratch) as digests:
-                with self._vault.new_dataset(identity) as values:
+                with self._vault.new_dataset(dataset_id) as values:
                     job = Job(
                         file=reading.descriptor(file),
                         limits=self._limits,
@@ -127,32 +127,32 @@ class Datasets:
                     read = reading.read(job, file)
                 counts = _Persons()
                 if person is not None:
-                    read, counts = self._keep_persons(identity, upload, read, _mapped(numbers), _mapped(digests))
+                    read, counts = self._keep_persons(dataset_id, upload, read, _mapped(numbers), _mapped(digests))
                 elif read.left_out:
-                    self._vault.keep_numbers(identity, _mapped(numbers))
+                    self._vault.keep_numbers(dataset_id, _mapped(numbers))
             reply = self._context.idempotency.once(
-                request, lambda db: self._add(db, identity, upload, read, digest, counts)
+                request, lambda db: self._add(db, dataset_id, upload, read, digest, counts)
             )
         except BaseException:
-            self._vault.drop(identity)
+            self._vault.drop(dataset_id)
             raise
         if reply.replayed:  # two requests with one key at once: the other one's file counts
-            self._vault.drop(identity)
+            self._vault.drop(dataset_id)
         return reply
 
     def _keep_persons(
-        self, identity: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
+        self, dataset_id: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
     ) -> tuple[Reply, _Persons]:
         """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
         assert upload.rows_per_person is not None
         assert read.columns is not None
-        of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(identity)
+        of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(dataset_id)
         persons, statistics = numbers_of(of_rows), Statistics()
         kept = kept_rows(persons, upload.rows_per_person)
         # Reads the file that is replaced: it stays while it is mapped.
-        self._vault.keep_dataset(identity, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
-        self._vault.keep_persons(identity, of_rows[kept])
-        self._vault.keep_numbers(identity, numbers[kept])
+        self._vault.keep_dataset(dataset_id, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
+        self._vault.keep_persons(dataset_id, of_rows[kept])
+        self._vault.keep_numbers(dataset_id, numbers[kept])
         rounded = {column.name: column.rounded for column in read.columns}
         columns = statistics.columns(list(rounded), rounded)
         read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
@@ -161,7 +161,7 @@ class Datasets:
     def _add(
         self,
         db: Connection,
-        identity: str,
+        dataset_id: str,
         upload: Upload,
         read: Reply,
         digest: str,
@@ -173,7 +173,7 @@ class Datasets:
         _check_persons_alike(db, digest, person, upload.rows_per_person)
         details = store.register(
             db,
-            id=identity,
+            id=dataset_id,
             name=upload.name,
             public=int(upload.public),
             rows=read.rows,
@@ -187,9 +187,9 @@ class Datasets:
             rows_per_person=upload.rows_per_person,
             **asdict(counts),
         )
-        view = _stored_view(db, identity)
+        view = _stored_view(db, dataset_id)
         details["reading_sha256"] = sha256(reading.encode())
-        details["account"] = ledger_lines.account_name(db, store.find(db, store.datasets, identity))
+        details["account"] = ledger_lines.account_name(db, store.find(db, store.datasets, dataset_id))
         if upload.rows_per_person is not None:
             details["rows_per_person"] = upload.rows_per_person
         return Effect(view, "dataset.registered", details)
@@ -205,14 +205,14 @@ class Datasets:
             raise NotFound("the import folder holds no such file, or none is configured")
         return path
 
-    def view(self, identity: str) -> wire.DatasetView:
+    def view(self, dataset_id: str) -> wire.DatasetView:
         """A dataset as its owner sees it. Raises NotFound."""
         with self._context.database.read() as db:
-            return _stored_view(db, identity)
+            return _stored_view(db, dataset_id)
 
-    def clips(self, identity: str, wanted: wire.ClipsRequest) -> wire.ClipsView:
+    def clips(self, dataset_id: str, wanted: wire.ClipsRequest) -> wire.ClipsView:
         """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
-        view = self.view(identity)
+        view = self.view(dataset_id)
         names = {column.name: j for j, column in enumerate(view.columns)}
         faults: list[dict[str, object]] = [
             {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
@@ -224,7 +224,7 @@ class Datasets:
         positions = [names[each.column] for each in wanted.columns]
         lower, upper = np.array([each.outer for each in wanted.columns]).T
         below, above = np.zeros(len(positions), dtype=np.int64), np.zeros(len(positions), dtype=np.int64)
-        values = self._vault.dataset(identity)
+        values = self._vault.dataset(dataset_id)
         for start in range(0, view.rows, _CLIP_ROWS):
             block = values[start : start + _CLIP_ROWS][:, positions]
             below += (block < lower).sum(axis=0)
@@ -248,7 +248,7 @@ class Datasets:
             rows = store.page(db, store.datasets, after=after, limit=limit, chosen=chosen)
             return [(row.seq, dataset_view(row)) for row in rows]
 
-    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+    def archive(self, request: RequestContext, dataset_id: str, *, archived: bool) -> StoredReply:
         """Refuse new studies on a dataset, while existing ones continue, or allow them again. Raises StateConflict."""
 
         def check(db: Connection, row: Any) -> None:
@@ -257,27 +257,27 @@ class Datasets:
             if not archived:
                 _check_persons_alike(db, row.sha256, row.person_column, row.rows_per_person)
 
-        return self._housekeeping.archive(request, identity, check, archived=archived)
+        return self._housekeeping.archive(request, dataset_id, check, archived=archived)
 
-    def delete(self, request: RequestContext, identity: str) -> StoredReply:
+    def delete(self, request: RequestContext, dataset_id: str) -> StoredReply:
         """Delete a dataset that no study or tuning has, with its files. The account of its file stays.
 
         Raises StateConflict, which names what uses it. The files are deleted after the commit, or at the next start.
         """
 
         def remove(db: Connection, row: Any) -> dict[str, object]:
-            check_unused(db, identity)
+            check_unused(db, dataset_id)
             account = ledger_lines.account_name(db, row)
             kept = (
                 len(store.registrations(db, row.sha256)) > 1
                 or bool(ledger_lines.lines_of_account(db, account) or withheld.units(db, account))
-                or store.is_used(db, identity)
+                or store.is_used(db, dataset_id)
             )
-            store.forget_dataset(db, identity, stamp(self._context.clock()), kept=kept)
+            store.forget_dataset(db, dataset_id, stamp(self._context.clock()), kept=kept)
             return {"kept_for_account": kept}
 
-        reply = self._housekeeping.delete(request, identity, remove)
-        self._vault.drop(identity)
+        reply = self._housekeeping.delete(request, dataset_id, remove)
+        self._vault.drop(dataset_id)
         return reply
 
 
@@ -285,8 +285,8 @@ def _mapped(file: BinaryIO) -> NDArray[np.int64]:
     return np.memmap(file, dtype=np.int64, mode="r")
 
 
-def _stored_view(db: Connection, identity: str) -> wire.DatasetView:
-    return dataset_view(store.find(db, store.datasets, identity))
+def _stored_view(db: Connection, dataset_id: str) -> wire.DatasetView:
+    return dataset_view(store.find(db, store.datasets, dataset_id))
 
 
 def dataset_view(row: Any) -> wire.DatasetView:
@@ -331,21 +331,21 @@ def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> 
     return cautions.of_categories(spec, one_hot) + cautions.of_bounds(spec, extremes)
 
 
-def check_unused(db: Connection, identity: str) -> None:
+def check_unused(db: Connection, dataset_id: str) -> None:
     """Raise StateConflict if a study or a tuning has a dataset, with the names of all that have."""
-    rows = store.studies_on(db, identity)
+    rows = store.studies_on(db, dataset_id)
     staying = [row for row in rows if row.state != "draft" or store.has_history(db, row.id)]
     drafts = [row for row in rows if row not in staying]
     reasons = [
         f"{what} use it: {', '.join(named(row) for row in users)}. {advice}"
         for what, users, advice in (
             ("studies that were released or charged", staying, "Archive the dataset instead"),
-            ("tunings", jobs.tunings_on(db, identity), "Archive the dataset instead"),
+            ("tunings", jobs.tunings_on(db, dataset_id), "Archive the dataset instead"),
             ("drafts", drafts, "Delete them first"),
         )
         if users
     ]
-    if jobs.is_forecast_from(db, identity):
+    if jobs.is_forecast_from(db, dataset_id):
         reasons.append("a forecast under way takes its rows from it: let it end first")
     if reasons:
         raise StateConflict("the dataset cannot be deleted: " + ". ".join(reasons))

@@ -34,14 +34,14 @@ class BoundsSearch:
         self._vault = vault
         self._budgets = budgets
 
-    def find(self, request: RequestContext, dataset_id: str, wanted: wire.BoundsCreate) -> StoredReply:
+    def find(self, request: RequestContext, dataset_id: str, bounds_request: wire.BoundsCreate) -> StoredReply:
         """Charge and commit, then draw, then store the result and reply.
 
         After a crash between charge and result, a retry under the same key draws: one charge, one result. Raises
         Invalid for a column that the dataset does not have, BudgetExhausted at a cap, and StateConflict.
         """
         key, digest = self._context.idempotency.key_of(request)
-        identity = f"bnd_{sha256(f'{request.principal.id} {key}'.encode())[:16]}"
+        bounds_id = f"bnd_{sha256(f'{request.principal.id} {key}'.encode())[:16]}"
         refusals: list[BudgetExhausted] = []
 
         def begin(db: Connection) -> StoredReply | None:
@@ -49,9 +49,9 @@ class BoundsSearch:
             if (stored := self._context.idempotency.stored(db, request)) is not None:
                 return stored
             self._context.audit_trail.check_sound()
-            if (begun := table.find_bounds(db, identity)) is not None:  # after a crash before the result
+            if (begun := table.find_bounds(db, bounds_id)) is not None:  # after a crash before the result
                 stored_replies.check_same_request(json.loads(begun.spec)["request_sha256"], digest)
-            elif (refusal := self._charge(db, request, identity, dataset_id, wanted, digest)) is not None:
+            elif (refusal := self._charge(db, request, bounds_id, dataset_id, bounds_request, digest)) is not None:
                 refusals.append(refusal)
             return None
 
@@ -59,7 +59,7 @@ class BoundsSearch:
             return stored
         if refusals:
             raise refusals[0]
-        drawn, records = self._drawn(identity)
+        drawn, records = self._drawn(bounds_id)
 
         def effect(db: Connection) -> Effect:
             if len(kept_records(db, self._vault, dataset_id)) != records:
@@ -67,9 +67,9 @@ class BoundsSearch:
                     "a record was withheld while the bounds were drawn, so nothing was released: send the same request "
                     "again, under the same key, which charges nothing more"
                 )
-            table.settle_bounds(db, identity, drawn)
-            view = view_of(table.find_bounds(db, identity))
-            return Effect(view, "bounds.released", {"bounds_id": identity, "dataset_id": dataset_id}, 200)
+            table.settle_bounds(db, bounds_id, drawn)
+            view = view_of(table.find_bounds(db, bounds_id))
+            return Effect(view, "bounds.released", {"bounds_id": bounds_id, "dataset_id": dataset_id}, 200)
 
         return self._context.idempotency.once(request, effect)
 
@@ -84,9 +84,9 @@ class BoundsSearch:
         self,
         db: Connection,
         request: RequestContext,
-        identity: str,
+        bounds_id: str,
         dataset_id: str,
-        wanted: wire.BoundsCreate,
+        bounds_request: wire.BoundsCreate,
         digest: str,
     ) -> BudgetExhausted | None:
         """Charge every record and record the bounds without a result, or record the refusal and return it."""
@@ -94,15 +94,15 @@ class BoundsSearch:
         if dataset.archived_at is not None:
             raise StateConflict("the dataset is archived: nothing more is found out about it")
         n = len(kept_records(db, self._vault, dataset_id))
-        _check(wanted, dataset, n)
-        actor, cost = request.principal.actor, Cost.of(wanted.epsilon, "0")
-        charged = self._budgets.charge_file(db, actor, dataset_id, "bounds", identity, cost)
+        _check(bounds_request, dataset, n)
+        actor, cost = request.principal.actor, Cost.of(bounds_request.epsilon, "0")
+        charged = self._budgets.charge_file(db, actor, dataset_id, "bounds", bounds_id, cost)
         if isinstance(charged, BudgetExhausted):
             return charged
-        spec = spec_of(wanted, dataset, n, digest)
-        table.add_bounds(db, identity, dataset_id, json.dumps(spec), stamp(self._context.clock()))
+        spec = spec_of(bounds_request, dataset, n, digest)
+        table.add_bounds(db, bounds_id, dataset_id, json.dumps(spec), stamp(self._context.clock()))
         details = {
-            "bounds_id": identity,
+            "bounds_id": bounds_id,
             "dataset_id": dataset_id,
             "account": self._budgets.account(db, dataset_id)[1],
             "epsilon": cost.texts[0],
@@ -112,50 +112,50 @@ class BoundsSearch:
         audit_log.append(db, "bounds.started", actor=actor, now=now, details=details)
         return None
 
-    def _drawn(self, identity: str) -> tuple[str, int]:
+    def _drawn(self, bounds_id: str) -> tuple[str, int]:
         """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
         with self._context.database.read() as db:
-            row = table.find_bounds(db, identity)
+            row = table.find_bounds(db, bounds_id)
             columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
             kept = kept_records(db, self._vault, row.dataset_id)
             if row.result is not None:
                 return str(row.result), len(kept)
         spec = json.loads(row.spec)
-        wanted = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
+        bounds_request = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
         records = self._vault.dataset(row.dataset_id)
-        values: Matrix = np.column_stack([records[kept, columns.index(c.column)] for c in wanted.columns])
-        outer = [Outer(*c.outer) for c in wanted.columns]
-        epsilon = Decimal(wanted.epsilon)
+        values: Matrix = np.column_stack([records[kept, columns.index(c.column)] for c in bounds_request.columns])
+        outer = [Outer(*c.outer) for c in bounds_request.columns]
+        epsilon = Decimal(bounds_request.epsilon)
         quantiles = private_quantiles(values, outer, spec["quantiles"], epsilon, spec["records"])
         return json.dumps(quantiles.tolist()), len(kept)
 
 
-def _check(wanted: wire.BoundsCreate, dataset: Any, n: int) -> None:
+def _check(bounds_request: wire.BoundsCreate, dataset: Any, n: int) -> None:
     """Raise Invalid for columns that the dataset does not have, and for more values than a request may read."""
     names = store.column_names(dataset)
     missing: list[dict[str, object]] = [
         {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
-        for i, column in enumerate(wanted.columns)
+        for i, column in enumerate(bounds_request.columns)
         if column.column not in names
     ]
     if missing:
         raise Invalid("the columns do not fit the dataset", missing)
     if n == 0:
         raise Invalid("every record is withheld", [{"field": "columns", "message": "there is nothing to read"}])
-    if n * len(wanted.columns) * len(wanted.quantiles or "lu") > wire.BOUNDS_VALUES_MAX:
+    if n * len(bounds_request.columns) * len(bounds_request.quantiles or "lu") > wire.BOUNDS_VALUES_MAX:
         message = f"records times columns times quantiles may be {wire.BOUNDS_VALUES_MAX:,} at most: name fewer columns"
         raise Invalid("too much to read in one request", [{"field": "columns", "message": message}])
 
 
-def spec_of(wanted: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[str, Any]:
+def spec_of(bounds_request: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[str, Any]:
     """What the draw needs, from public values alone, as it was when it was charged."""
     records = 1 if dataset.person_column is None else int(dataset.rows_per_person)
-    quantiles = wanted.quantiles
+    quantiles = bounds_request.quantiles
     if quantiles is None:
-        least = outermost(n, share(Decimal(wanted.epsilon), 2 * len(wanted.columns)), records)
+        least = outermost(n, share(Decimal(bounds_request.epsilon), 2 * len(bounds_request.columns)), records)
         quantiles = [least, round(1 - least, 3)]
     return {
-        "wanted": wanted.model_dump(),
+        "wanted": bounds_request.model_dump(),
         "quantiles": quantiles,
         "records": records,
         "unit": "record" if dataset.person_column is None else "person",
@@ -166,27 +166,27 @@ def spec_of(wanted: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dic
 def view_of(row: Any) -> wire.PrivateBounds:
     """The owner's view of stored bounds."""
     spec = json.loads(row.spec)
-    wanted = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
+    bounds_request = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
     drawn = [] if row.result is None else json.loads(row.result)
-    each = share(Decimal(wanted.epsilon), len(wanted.columns) * len(spec["quantiles"]))
+    each = share(Decimal(bounds_request.epsilon), len(bounds_request.columns) * len(spec["quantiles"]))
     return wire.PrivateBounds(
         id=row.id,
         dataset_id=row.dataset_id,
         state="interrupted" if row.result is None else "drawn",
-        epsilon=wanted.epsilon,
+        epsilon=bounds_request.epsilon,
         unit=spec["unit"],
         quantiles=spec["quantiles"],
         rank_error=rank_error(each, spec["records"]),
-        columns=[_column(c, values) for c, values in zip(wanted.columns, drawn, strict=False)],
-        guarantee=of_bounds(wanted.epsilon, spec["records"], person=spec["unit"] == "person"),
+        columns=[_column(c, values) for c, values in zip(bounds_request.columns, drawn, strict=False)],
+        guarantee=of_bounds(bounds_request.epsilon, spec["records"], person=spec["unit"] == "person"),
         created_at=moment(row.created_at),
     )
 
 
-def _column(wanted: wire.OuterRange, quantiles: list[float]) -> wire.ColumnBounds:
+def _column(bounds_request: wire.OuterRange, quantiles: list[float]) -> wire.ColumnBounds:
     """The bounds of a column: quantiles that are all equal, with a step on each side, so that a study takes them."""
-    outer, lower, upper = wanted.outer, quantiles[0], quantiles[-1]
+    outer, lower, upper = bounds_request.outer, quantiles[0], quantiles[-1]
     if lower == upper:
         step = (outer[1] - outer[0]) / STEPS
         lower, upper = max(outer[0], lower - step), min(outer[1], upper + step)
-    return wire.ColumnBounds(column=wanted.column, outer=outer, quantiles=quantiles, lower=lower, upper=upper)
+    return wire.ColumnBounds(column=bounds_request.column, outer=outer, quantiles=quantiles, lower=lower, upper=upper)

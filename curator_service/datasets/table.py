@@ -21,20 +21,20 @@ bounds = Table(
 )
 
 
-def find_bounds(db: Connection, identity: str) -> Any:
+def find_bounds(db: Connection, bounds_id: str) -> Any:
     """The bounds with this id, or None."""
-    return db.execute(select(bounds).where(bounds.c.id == identity)).one_or_none()
+    return db.execute(select(bounds).where(bounds.c.id == bounds_id)).one_or_none()
 
 
-def add_bounds(db: Connection, identity: str, dataset_id: str, spec: str, at: str) -> None:
+def add_bounds(db: Connection, bounds_id: str, dataset_id: str, spec: str, at: str) -> None:
     """Record bounds without a result, in the transaction of their charge."""
-    values = {"id": identity, "dataset_id": dataset_id, "spec": spec, "created_at": at}
+    values = {"id": bounds_id, "dataset_id": dataset_id, "spec": spec, "created_at": at}
     db.execute(bounds.insert(), values)
 
 
-def settle_bounds(db: Connection, identity: str, result: str) -> None:
+def settle_bounds(db: Connection, bounds_id: str, result: str) -> None:
     """Store the result of bounds that have none; the first one stays."""
-    where = (bounds.c.id == identity) & bounds.c.result.is_(None)
+    where = (bounds.c.id == bounds_id) & bounds.c.result.is_(None)
     db.execute(update(bounds).where(where).values(result=result))
 
 

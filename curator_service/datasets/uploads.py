@@ -64,9 +64,9 @@ class Uploads:
     def sweep(self) -> None:
         """Delete expired files."""
         now = self._context.clock()
-        for identity, note in self._notes().items():
+        for upload_id, note in self._notes().items():
             if note.view.expires_at <= now:
-                self._files.drop(identity)
+                self._files.drop(upload_id)
 
     def keep(self, request: RequestContext, filename: str, file: BinaryIO, reading: Reading) -> StoredReply:
         """Survey a file and keep it. Raises DatasetInvalid for a broken file, StateConflict for one too many."""
@@ -112,13 +112,13 @@ class Uploads:
         """Delete the pending files that are this one, of every owner; what is sent later is a new file."""
         with self._keeping:
             self._erased[sha256] = at
-            for identity, note in self._notes().items():
+            for upload_id, note in self._notes().items():
                 if note.view.sha256 == sha256 and _made_at(note.view) <= at:
-                    self._files.drop(identity)
+                    self._files.drop(upload_id)
 
-    def view(self, caller: Principal, identity: str) -> wire.PendingUpload:
+    def view(self, caller: Principal, upload_id: str) -> wire.PendingUpload:
         """A pending file, with the datasets that are the same file. Raises NotFound."""
-        note = self._note(caller, identity)
+        note = self._note(caller, upload_id)
         with self._context.database.read() as db:
             return _with_datasets(db, note.view)
 
@@ -128,35 +128,35 @@ class Uploads:
         with self._context.database.read() as db:
             return [_with_datasets(db, view) for view in sorted(own, key=lambda view: view.expires_at)]
 
-    def discard(self, request: RequestContext, identity: str) -> StoredReply:
+    def discard(self, request: RequestContext, upload_id: str) -> StoredReply:
         """Delete a pending file. Raises NotFound."""
         if (stored := self._context.idempotency.earlier(request)) is not None:
-            self.drop(identity)
+            self.drop(upload_id)
             return stored
-        self._note(request.principal, identity)
-        effect = Effect(wire.UploadDiscarded(id=identity), "upload.discarded", {"upload_id": identity}, 200)
+        self._note(request.principal, upload_id)
+        effect = Effect(wire.UploadDiscarded(id=upload_id), "upload.discarded", {"upload_id": upload_id}, 200)
         reply = self._context.idempotency.once(request, lambda db: effect)
-        self._files.drop(identity)
+        self._files.drop(upload_id)
         return reply
 
     @contextmanager
-    def opened(self, caller: Principal, identity: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
+    def opened(self, caller: Principal, upload_id: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
         """A pending file to register; it is deleted afterwards, unless an error is raised. Raises NotFound."""
-        note = self._note(caller, identity)
+        note = self._note(caller, upload_id)
         try:
-            file = self._files.path(identity).open("rb")
+            file = self._files.path(upload_id).open("rb")
         except FileNotFoundError:  # another request registered or discarded it meanwhile
             raise NotFound(_GONE) from None
         with file:
             yield note.view, file
-        self._files.drop(identity)
+        self._files.drop(upload_id)
 
-    def drop(self, identity: str) -> None:
+    def drop(self, upload_id: str) -> None:
         """Delete a file whose end is recorded: a crash may have come between the record and the deletion."""
-        self._files.drop(identity)
+        self._files.drop(upload_id)
 
-    def _note(self, caller: Principal, identity: str) -> _Note:
-        note = self._notes().get(identity) if _ID.fullmatch(identity) else None
+    def _note(self, caller: Principal, upload_id: str) -> _Note:
+        note = self._notes().get(upload_id) if _ID.fullmatch(upload_id) else None
         if note is None or note.owner != caller.id or note.view.expires_at <= self._context.clock():
             raise NotFound(_GONE)
         return note
@@ -164,13 +164,13 @@ class Uploads:
     def _notes(self) -> dict[str, _Note]:
         """All notes; one that does not parse, after a full disk or by a version before, is deleted with its file."""
         notes = {}
-        for identity, text in self._files.notes().items():
+        for upload_id, text in self._files.notes().items():
             try:
                 note = json.loads(text)
                 view = wire.PendingUpload.model_validate_json(json.dumps(note["view"]))
-                notes[identity] = _Note(str(note["owner"]), view)
+                notes[upload_id] = _Note(str(note["owner"]), view)
             except (ValueError, KeyError, TypeError):
-                self._files.drop(identity)
+                self._files.drop(upload_id)
         return notes
 
 

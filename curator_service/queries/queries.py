@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from blindopt import wire
 from blindopt.errors import (
@@ -72,31 +71,31 @@ class Queries:
         self._under_way: set[tuple[str, str]] = set()
         self._waits: Counter[str] = Counter()
 
-    def study(self, principal: Principal, identity: str) -> wire.StudyView:
+    def study(self, principal: Principal, study_id: str) -> wire.StudyView:
         """The study as a modeler may see it. Raises StudyNotOpen before the release."""
         with self._context.database.read() as db:
-            return view_of(db, self._context, self._studies, self._limits, principal.id, identity)
+            return view_of(db, self._context, self._studies, self._limits, principal.id, study_id)
 
-    def candidates(self, identity: str, part: int | None) -> tuple[Path, Section]:
+    def candidates(self, study_id: str, part: int | None) -> tuple[Path, Section]:
         """The file of Z, and where in it a part is, or Z itself. Raises as ``Released.section``."""
         with self._context.database.read() as db:
-            released = self._studies.of(db, identity)
+            released = self._studies.of(db, study_id)
         return self._vault.candidates(released.id), released.section(part)
 
-    def period_s(self, identity: str) -> float | None:
+    def period_s(self, study_id: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
-        name = identity, self._context.database.foreign_writes.count
+        name = study_id, self._context.database.foreign_writes.count
         if name not in self._periods:
             try:
                 with self._context.database.read() as db:
-                    spec = store.spec_of(db, identity)
+                    spec = store.spec_of(db, study_id)
             except NotFound:
                 return None
             self._periods[name] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
         return self._periods[name]
 
     async def ask(
-        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
+        self, caller: RequestContext, study_id: str, query: wire.QueryRequest, pacing: ReplyPacing | None = None
     ) -> StoredReply:
         """Measure rows: charge, draw, store the answer and its log record in one transaction, then reply.
 
@@ -106,7 +105,7 @@ class Queries:
         reply nor the log reveals how long the draw took. Where people or a system measure, the charge and a pending
         reply are one transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
-        released = self._check(caller, identity, request)
+        released = self._check(caller, study_id, query)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
             stored = self._context.idempotency.earlier(caller)
@@ -115,121 +114,126 @@ class Queries:
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:
-            touched = partial(released.rows_of_persons, [item.row for item in request.rows])
-            ahead = partial(ledger_lines.ahead_of_query, *name, identity, touched)
+            touched = partial(released.rows_of_persons, [item.row for item in query.rows])
+            ahead = partial(ledger_lines.ahead_of_query, *name, study_id, touched)
             write = partial(self._context.database.write_soon, ahead=ahead)
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
-                later = await write(lambda db: self._answer_later(db, caller, identity, released, request))
+                later = await write(lambda db: self._answer_later(db, caller, study_id, released, query))
                 self._wakeups.notify(INBOX)
                 return _or_raise(later)
-            if is_exact(released.spec) or (pacing is None and sum(item.plays for item in request.rows) <= AT_ONCE):
-                return _or_raise(await write(lambda db: self._answer_at_once(db, caller, identity, released, request)))
-            begun = await write(lambda db: self.begin(db, caller, identity, released, request))
-            if not isinstance(begun, str):
-                return _or_raise(begun)
+            if is_exact(released.spec) or (pacing is None and sum(item.plays for item in query.rows) <= AT_ONCE):
+                return _or_raise(await write(lambda db: self._answer_at_once(db, caller, study_id, released, query)))
+            outcome = await write(lambda db: self.begin(db, caller, study_id, released, query))
+            if not isinstance(outcome, str):
+                return _or_raise(outcome)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
-            drawn = await asyncio.to_thread(self._drawn, released, request)
+            sample = await asyncio.to_thread(self._sample, released, query)
             if pacing is not None:
                 await pacing.half_period()
-            return await write(lambda db: self._answer_begun(db, caller, identity, begun, released, request, *drawn))
+            return await write(lambda db: self._answer_begun(db, caller, study_id, outcome, released, query, *sample))
         finally:
             self._under_way.discard(name)
 
     def begin(
-        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
+        self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted | str:
         """Charge a query and record it as begun; return its id, or the stored reply, or the refusal."""
         if (stored := self._context.idempotency.stored(db, caller)) is not None:
             return stored
         self._context.audit_trail.check_sound()
         self._context.authentication.check_live(db, caller.principal)
-        self._context.audit_trail.check_unchanged(identity)
+        self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
-        _check_open(store.state_of(db, identity))
+        _check_open(store.state_of(db, study_id))
         key, digest = self._context.idempotency.key_of(caller)
-        if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
-            stored_replies.check_same_request(begun.request_sha256, digest)
+        if (earlier := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
+            stored_replies.check_same_request(earlier.request_sha256, digest)
             self._context.audit_trail.check_unanswered(db, caller.principal, key)
-            return str(begun.id)
-        query_id, rows = new_id("qry"), [(item.row, item.plays) for item in request.rows]
-        charged = self._budgets.charge_answers(db, caller.principal, identity, released, rows, query_id)
+            return str(earlier.id)
+        query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows]
+        charged = self._budgets.charge_answers(db, caller.principal, study_id, released, rows, query_id)
         if isinstance(charged, BudgetExhausted):
             return charged
         store.begin_query(
             db,
             id=query_id,
-            study_id=identity,
+            study_id=study_id,
             grant_id=caller.principal.id,
             idempotency_key=key,
             request_sha256=digest,
-            request=request.__pydantic_serializer__.to_json(request).decode(),
+            request=query.__pydantic_serializer__.to_json(query).decode(),
             created_at=charged,
         )
         return query_id
 
     def _answer_at_once(
-        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
+        self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
     ) -> StoredReply | Exception:
-        begun = self.begin(db, caller, identity, released, request)
-        if not isinstance(begun, str):
-            return begun
+        outcome = self.begin(db, caller, study_id, released, query)
+        if not isinstance(outcome, str):
+            return outcome
         if is_exact(released.spec):
-            return self._settle(db, caller, identity, begun, released, self._measured(released, request))
+            return self._settle(db, caller, study_id, outcome, released, self._measured(released, query))
         try:
             with savepoint(db):
-                answers = self._measured(released, request, withheld_from(db, self._vault, released))
-                return self._settle(db, caller, identity, begun, released, answers)
+                answers = self._measured(released, query, withheld_from(db, self._vault, released))
+                return self._settle(db, caller, study_id, outcome, released, answers)
         except Exception as error:  # nothing is drawn twice for free: the charge stays, and a retry gets the answer
             if not is_open(db):
                 raise
             return error
 
     def _answer_begun(
-        self, db: Connection, caller: RequestContext, identity: str, begun: str, released: Released, *drawn: Any
+        self,
+        db: Connection,
+        caller: RequestContext,
+        study_id: str,
+        query_id: str,
+        released: Released,
+        query: wire.QueryRequest,
+        answers: list[wire.Answer],
+        without: list[int],
     ) -> StoredReply:
-        self._context.audit_trail.check_unchanged(identity)
+        self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
-        _check_open(store.state_of(db, identity))  # it may have been closed since the charge
-        request, answers, without = drawn
-        if (now := withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
-            answers = self._measured(released, request, now)
-        return self._settle(db, caller, identity, begun, released, answers)
+        _check_open(store.state_of(db, study_id))  # it may have been closed since the charge
+        if (withheld := withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
+            answers = self._measured(released, query, withheld)
+        return self._settle(db, caller, study_id, query_id, released, answers)
 
     def _answer_later(
-        self, db: Connection, caller: RequestContext, identity: str, released: Released, request: wire.QueryRequest
+        self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted:
         """Charge a query and request its measurements, in one transaction."""
-        query_id = self.begin(db, caller, identity, released, request)
+        query_id = self.begin(db, caller, study_id, released, query)
         if not isinstance(query_id, str):
             return query_id
         now = self._context.clock()
-        due_at = measurement_entries.ask(db, released.spec, query_id, identity, caller.principal.id, request.rows, now)
+        due_at = measurement_entries.ask(db, released.spec, query_id, study_id, caller.principal.id, query.rows, now)
         self._decline_withheld(db, query_id)
-        measurements = sum(item.plays for item in request.rows)
-        notices.pending(db, self._context.outbox, identity, query_id, measurements)
-        reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
+        measurements = sum(item.plays for item in query.rows)
+        notices.pending(db, self._context.outbox, study_id, query_id, measurements)
+        reply = wire.QueryPending(id=query_id, study_id=study_id, state="pending", created_at=now, due_at=due_at)
         return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": query_id}, 202))
 
-    def _drawn(self, released: Released, request: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
+    def _sample(self, released: Released, query: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
         """Answers, and of groups the records that their sums are without."""
         without: list[int] = []
         if released.groups is not None:
             with self._context.database.read() as db:
                 without = withheld_from(db, self._vault, released)
-        return self._measured(released, request, without), without
+        return self._measured(released, query, without), without
 
-    def _measured(
-        self, released: Released, request: wire.QueryRequest, without: Sequence[int] = ()
-    ) -> list[wire.Answer]:
+    def _measured(self, released: Released, query: wire.QueryRequest, without: Sequence[int] = ()) -> list[wire.Answer]:
         if released.groups is not None:
-            return groups.answers(released, request.rows, without)
-        return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
+            return groups.answers(released, query.rows, without)
+        return measure(released.outcomes([item.row for item in query.rows]), query.rows, released.spec)
 
     def _settle(
         self,
         db: Connection,
-        request: RequestContext,
-        identity: str,
+        caller: RequestContext,
+        study_id: str,
         query_id: str,
         released: Released,
         answers: list[wire.Answer],
@@ -239,17 +243,17 @@ class Queries:
         declined = withheld_rows(db, self._vault, released, answered)
         reply = wire.QueryReply(
             id=query_id,
-            study_id=identity,
+            study_id=study_id,
             state="answered",
             created_at=self._context.clock(),
             answers=[answer for answer in answers if answer.row not in declined] if declined else answers,
             declined=[row for row in answered if row in declined],
             salt=secrets.token_hex(16),
         )
-        return self._context.idempotency.settle(db, request, Effect(reply, "exchange", {"query_id": reply.id}))
+        return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": reply.id}))
 
     async def query(
-        self, principal: Principal, study_id: str, identity: str, *, wait_s: float = 0.0, version: int = 1
+        self, principal: Principal, study_id: str, query_id: str, *, wait_s: float = 0.0, version: int = 1
     ) -> StoredReply:
         """The latest version of a query, once there is ``version`` or a later one; 202 until then.
 
@@ -257,21 +261,21 @@ class Queries:
         another grant, StillRunning for one that a crash interrupted before its answer.
         """
         deadline = time.monotonic() + wait_s
-        with self._waiting(principal), self._wakeups.listening(identity) as event:
+        with self._waiting(principal), self._wakeups.listening(query_id) as event:
             while True:
                 event.clear()
-                reply = await asyncio.to_thread(self._look, principal, study_id, identity, version)
+                reply = await asyncio.to_thread(self._look, principal, study_id, query_id, version)
                 if reply.status == 200 or not await self._wakeups.wait(event, deadline - time.monotonic()):
                     return reply
 
-    def _look(self, principal: Principal, study_id: str, identity: str, version: int) -> StoredReply:
+    def _look(self, principal: Principal, study_id: str, query_id: str, version: int) -> StoredReply:
         with self._context.database.read() as db:
             self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
-            row = store.find(db, store.queries, identity)
+            row = store.find(db, store.queries, query_id)
             if (row.study_id, row.grant_id) != (study_id, principal.id):
                 raise NotFound("there is no such query")
-            measured = inbox_store.find_query(db, identity)
-            latest = None if measured is None else inbox_store.latest(db, identity)
+            measured = inbox_store.find_query(db, query_id)
+            latest = None if measured is None else inbox_store.latest(db, query_id)
             key = row.idempotency_key
             if (stored := stored_replies.find(db, row.grant_id, key, None) if measured is None else None) is not None:
                 self._context.audit_trail.check_reply(db, principal, key, stored.log_seq, stored.reply)
@@ -287,7 +291,7 @@ class Queries:
             raise StudyNotOpen("the curator was restored from a backup after this query: it gets no answer any more")
         due_at = None if measured is None or measured.due_at is None else moment(measured.due_at)
         reply = wire.QueryPending(
-            id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
+            id=query_id, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
         )
         return StoredReply(202, reply.model_dump_json().encode())
 
@@ -321,16 +325,16 @@ class Queries:
             self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
             return inbox_store.versions_after(db, principal.id, after, limit=limit)
 
-    def _check(self, caller: RequestContext, identity: str, request: wire.QueryRequest) -> Released:
+    def _check(self, caller: RequestContext, study_id: str, query: wire.QueryRequest) -> Released:
         """The released study, if the request fits its public limits; nothing is written."""
         self._context.idempotency.key_of(caller)
-        if (released := self._studies.cached(identity, self._context.database.foreign_writes.count)) is None:
+        if (released := self._studies.cached(study_id, self._context.database.foreign_writes.count)) is None:
             with self._context.database.read() as db:
-                released = self._studies.of(db, identity)
+                released = self._studies.of(db, study_id)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
-        if len(request.rows) > most_rows:
+        if len(query.rows) > most_rows:
             raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])
-        for index, item in enumerate(request.rows):
+        for index, item in enumerate(query.rows):
             if item.plays > most_plays:
                 fault: dict[str, object] = {"field": f"rows.{index}.plays", "message": "too many"}
                 raise Invalid(f"a row may be played {most_plays} times at most", [fault])

@@ -18,16 +18,16 @@ def view_of(
     studies: ReleasedStudies,
     limits: wire.Limits,
     grant_id: str,
-    identity: str,
+    study_id: str,
 ) -> wire.StudyView:
     """The study as the modeler of a grant may see it. Raises StudyNotOpen before the release, and Erased."""
-    released, state = studies.of(db, identity), store.state_of(db, identity)
+    released, state = studies.of(db, study_id), store.state_of(db, study_id)
     current = release_status(db, released.spec, released.report)
-    changes = changes_of(db, identity)
+    changes = changes_of(db, study_id)
     spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
     claims = current.claimed if isinstance(current.claimed, wire.SoundRelease) else None
     return wire.StudyView(
-        id=identity,
+        id=study_id,
         state="closed" if state == "closed" else "open",
         n=released.n,
         r=released.r,

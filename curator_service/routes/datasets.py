@@ -125,11 +125,11 @@ async def _registered(curator: Curator, caller: RequestContext, wanted: Upload, 
     return await curator.readings.run(wanted.filename, file, partial(curator.datasets.register, caller, wanted, file))
 
 
-async def _pending(curator: Curator, caller: RequestContext, wanted: Upload, identity: str) -> StoredReply:
-    earlier = await run_in_threadpool(curator.datasets.earlier_pending, caller, wanted, identity)
+async def _pending(curator: Curator, caller: RequestContext, wanted: Upload, upload_id: str) -> StoredReply:
+    earlier = await run_in_threadpool(curator.datasets.earlier_pending, caller, wanted, upload_id)
     if earlier is not None:
         return earlier
-    with curator.uploads.opened(caller.principal, identity) as (pending, file):
+    with curator.uploads.opened(caller.principal, upload_id) as (pending, file):
         register = partial(curator.datasets.register_pending, caller, wanted, pending, file)
         return await curator.readings.run(pending.filename, file, register)
 

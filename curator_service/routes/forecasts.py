@@ -34,8 +34,8 @@ def start_forecast(
     """
     reply = curator.forecasts.start(caller, study_id, forecast)
     response = RecordedReply(reply)
-    identity = wire.ForecastView.model_validate_json(reply.body).id
-    response.headers["Location"] = f"/v1/studies/{study_id}/forecasts/{identity}"
+    forecast_id = wire.ForecastView.model_validate_json(reply.body).id
+    response.headers["Location"] = f"/v1/studies/{study_id}/forecasts/{forecast_id}"
     return response
 
 

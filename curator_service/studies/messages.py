@@ -40,11 +40,11 @@ class Messages:
 
         def effect(db: Connection) -> Effect:
             self._check(db, study_id, request.principal, message)
-            identity, body, salt = new_id("msg"), message.model_dump_json(), secrets.token_hex(16)
+            message_id, body, salt = new_id("msg"), message.model_dump_json(), secrets.token_hex(16)
             store.insert(
                 db,
                 table.messages,
-                id=identity,
+                id=message_id,
                 study_id=study_id,
                 grant_id=request.principal.id,
                 name=request.principal.name,
@@ -53,9 +53,9 @@ class Messages:
                 salt=salt,
                 created_at=stamp(self._context.clock()),
             )
-            notices.message_received(db, self._context.outbox, study_id, identity, message.kind)
-            details = {"study_id": study_id, "message_id": identity, "message_sha256": salted_digest(body, salt)}
-            return Effect(_view(table.find(db, identity)), "message.received", details)
+            notices.message_received(db, self._context.outbox, study_id, message_id, message.kind)
+            details = {"study_id": study_id, "message_id": message_id, "message_sha256": salted_digest(body, salt)}
+            return Effect(_view(table.find(db, message_id)), "message.received", details)
 
         return self._context.idempotency.once(request, effect)
 
@@ -73,15 +73,15 @@ class Messages:
         if table.count_open(db, grant.id, message.kind) >= OPEN_MAX:
             raise StateConflict(f"{OPEN_MAX} messages of this kind wait for the owner: wait for a decision")
 
-    def of_grant(self, principal: Principal, study_id: str, identity: str) -> wire.MessageView:
+    def of_grant(self, principal: Principal, study_id: str, message_id: str) -> wire.MessageView:
         """A grant's own message. Raises NotFound for any other."""
         with self._context.database.read() as db:
-            return _view(table.find(db, identity, principal.id))
+            return _view(table.find(db, message_id, principal.id))
 
-    def view(self, identity: str) -> wire.MessageView:
+    def view(self, message_id: str) -> wire.MessageView:
         """Any message, for the owner. Raises NotFound."""
         with self._context.database.read() as db:
-            return _view(table.find(db, identity))
+            return _view(table.find(db, message_id))
 
     def page(self, study_id: str | None, only_open: bool, after: int, limit: int) -> list[tuple[int, wire.MessageView]]:
         """Messages with their sequence numbers, for the owner."""
@@ -89,7 +89,7 @@ class Messages:
             rows = table.page(db, study_id=study_id, only_open=only_open, after=after, limit=limit)
             return [(row.seq, _view(row)) for row in rows]
 
-    def decide(self, request: RequestContext, identity: str, decision: wire.MessageDecision) -> StoredReply:
+    def decide(self, request: RequestContext, message_id: str, decision: wire.MessageDecision) -> StoredReply:
         """Store a decision; an approval raises the caps in the same transaction.
 
         Raises NotFound; Invalid for a word that is not for this kind, and for caps above what was requested;
@@ -98,7 +98,7 @@ class Messages:
         raised: list[tuple[str, wire.Budget]] = []
 
         def effect(db: Connection) -> Effect:
-            row = table.find(db, identity)
+            row = table.find(db, message_id)
             if decision.decision not in _DECISIONS[row.kind]:
                 message = f"a {row.kind} message is {' or '.join(_DECISIONS[row.kind])}"
                 raise Invalid("this cannot be decided so", [{"field": "decision", "message": message}])
@@ -109,7 +109,7 @@ class Messages:
             if decision.decision == "approved":
                 self._context.audit_trail.check_unchanged(row.study_id)
                 budget = self._approved(db, row, decision.budget)
-                reason = f"requested by {row.name}, {identity}"
+                reason = f"requested by {row.name}, {message_id}"
                 details = study_caps.raise_caps(db, self._context, row.study_id, budget, reason)
                 actor, now = request.principal.actor, self._context.clock()
                 audit_log.append(db, "study.caps_raised", actor=actor, now=now, details=details)
@@ -118,7 +118,7 @@ class Messages:
             store.insert(
                 db,
                 table.decisions,
-                message_id=identity,
+                message_id=message_id,
                 decision=decision.decision,
                 word=decision.word,
                 salt=salt,
@@ -126,11 +126,11 @@ class Messages:
             )
             details = {
                 "study_id": row.study_id,
-                "message_id": identity,
+                "message_id": message_id,
                 "decision": decision.decision,
                 "word_sha256": salted_digest(decision.word, salt),
             }
-            return Effect(_view(table.find(db, identity)), "message.decided", details, 200)
+            return Effect(_view(table.find(db, message_id)), "message.decided", details, 200)
 
         reply = self._context.idempotency.once(request, effect)
         for study_id, budget in raised:

@@ -133,24 +133,24 @@ class ReleasedStudies:
         self._raised: dict[str, wire.Budget] = {}
         self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
 
-    def cached(self, identity: str, foreign_writes: int) -> Released | None:
+    def cached(self, study_id: str, foreign_writes: int) -> Released | None:
         """A study that is in the cache, and was read after these foreign writes; or None."""
         with self._lock:
-            if (released := self._cache.get(identity)) is None or released.foreign_writes != foreign_writes:
+            if (released := self._cache.get(study_id)) is None or released.foreign_writes != foreign_writes:
                 return None
-            self._cache.move_to_end(identity)
+            self._cache.move_to_end(study_id)
             return released
 
-    def of(self, db: Connection, identity: str) -> Released:
+    def of(self, db: Connection, study_id: str) -> Released:
         """A study by its id. Raises StudyNotOpen before its release, RecordChanged for other parts than published."""
-        if (released := self.cached(identity, noticed(db))) is None:
-            study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
+        if (released := self.cached(study_id, noticed(db))) is None:
+            study, release = store.find(db, store.studies, study_id), store.release_of(db, study_id)
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
             report = wire.ReleaseReport.model_validate_json(release.report)
             if report.parts and wire.digest_of_parts(report.parts) != release.sha256:
                 raise RecordChanged("the stored list of the parts of the candidates is not the one that was published")
-            self._check_order(db, identity, release)
+            self._check_order(db, study_id, release)
             spec = wire.StudyCreate.model_validate_json(study.spec)
             dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
             columns, persons, numbers, groups = json.loads(dataset.columns), None, None, None
@@ -177,34 +177,34 @@ class ReleasedStudies:
                 groups=groups,
             )
             with self._lock:
-                if identity in self._forgotten:
+                if study_id in self._forgotten:
                     raise Erased("the study was erased by its owner")
                 # It may have been read before a raise, and be stored after it.
-                released = self._cache[identity] = _with_caps(released, self._raised.get(identity))
+                released = self._cache[study_id] = _with_caps(released, self._raised.get(study_id))
                 while len(self._cache) > self._kept:
                     self._cache.popitem(last=False)
         return released
 
-    def _check_order(self, db: Connection, identity: str, release: Any) -> None:
+    def _check_order(self, db: Connection, study_id: str, release: Any) -> None:
         """Raise RecordChanged unless the file of the row order is the one that was released."""
-        for record in audit_log.of_kind(db, "study.released", about=identity):
+        for record in audit_log.of_kind(db, "study.released", about=study_id):
             details = record["details"]
-            if details["study_id"] != identity or "order_sha256" not in details:  # it was released before version 0.3
+            if details["study_id"] != study_id or "order_sha256" not in details:  # it was released before version 0.3
                 continue
             if details["order_sha256"] != self.vault.order_digest(release.id, release.order_salt or ""):
                 raise RecordChanged("the stored row order of the release is not the one in the audit log")
 
-    def persons(self, db: Connection, identity: str) -> Callable[[int], Sequence[int]]:
+    def persons(self, db: Connection, study_id: str) -> Callable[[int], Sequence[int]]:
         """A function that returns the rows of Z of the person behind a row.
 
         Of an erased study nobody knows any more who is behind a row: the costliest rows count as one person's.
         """
-        if not store.is_erased(db, identity):
-            return self.of(db, identity).rows_of_person
-        spec = store.spec_of(db, identity)
+        if not store.is_erased(db, study_id):
+            return self.of(db, study_id).rows_of_person
+        spec = store.spec_of(db, study_id)
         if is_groups(spec):
             return alone
-        spent = ledger_lines.row_totals(db, identity)
+        spent = ledger_lines.row_totals(db, study_id)
         of_one = sorted(spent, key=lambda row: -spent[row])[: spec.protected_rows]
         return lambda row: of_one if row in of_one else (row,)
 
@@ -212,20 +212,20 @@ class ReleasedStudies:
         """Keep these studies no longer: their dataset was erased."""
         with self._lock:
             self._forgotten |= set(identities)
-            for identity in self._forgotten & self._cache.keys():
-                del self._cache[identity]
+            for study_id in self._forgotten & self._cache.keys():
+                del self._cache[study_id]
 
-    def raise_caps(self, identity: str, budget: wire.Budget) -> None:
+    def raise_caps(self, study_id: str, budget: wire.Budget) -> None:
         """Charge against these caps from now on; they are stored already. In any order: caps only rise."""
         with self._lock:
-            budget = self._raised[identity] = _highest(budget, self._raised.get(identity, budget))
-            if (released := self._cache.get(identity)) is not None:
-                self._cache[identity] = _with_caps(released, budget)
+            budget = self._raised[study_id] = _highest(budget, self._raised.get(study_id, budget))
+            if (released := self._cache.get(study_id)) is not None:
+                self._cache[study_id] = _with_caps(released, budget)
 
-    def _dataset(self, identity: str) -> Matrix:
+    def _dataset(self, dataset_id: str) -> Matrix:
         with self._lock:
-            if (records := self._records.get(identity)) is None:
-                records = self._records[identity] = np.asarray(self.vault.dataset(identity))
+            if (records := self._records.get(dataset_id)) is None:
+                records = self._records[dataset_id] = np.asarray(self.vault.dataset(dataset_id))
             return records
 
 

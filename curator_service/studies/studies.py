@@ -49,60 +49,60 @@ class Studies:
 
         def effect(db: Connection) -> Effect:
             fit = self._fitted(db, spec)
-            identity = new_id("std")
+            study_id = new_id("std")
             store.insert(
                 db,
                 store.studies,
-                id=identity,
+                id=study_id,
                 dataset_id=fit.dataset_id,
                 state="draft",
                 spec=(text := fit.model_dump_json()),
                 created_at=stamp(self._context.clock()),
             )
             details = {
-                "study_id": identity,
+                "study_id": study_id,
                 "dataset_id": fit.dataset_id,
                 "mechanism": fit.release.mechanism,
                 "spec_sha256": sha256(text.encode()),
             }
-            return Effect(self._with_account(db, identity), "study.created", details)
+            return Effect(self._with_account(db, study_id), "study.created", details)
 
         return self._context.idempotency.once(request, effect)
 
-    def change(self, request: RequestContext, identity: str, change: wire.StudyChange) -> StoredReply:
+    def change(self, request: RequestContext, study_id: str, change: wire.StudyChange) -> StoredReply:
         """Replace a draft that was never charged by another. Raises Invalid, NotFound, StateConflict.
 
         Forecasts of the old draft are deleted unless they hold for the new one too.
         """
 
         def effect(db: Connection) -> Effect:
-            row = store.find(db, store.studies, identity)
+            row = store.find(db, store.studies, study_id)
             check_changeable(db, row)
             if sha256(row.spec.encode()) != change.replaces:
                 raise StateConflict("the draft was changed since you read it: read it again, and change that")
             spec = self._fitted(db, change.study)
             dropped = 0
             if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
-                if jobs.count_running(db, jobs.forecasts, identity):
+                if jobs.count_running(db, jobs.forecasts, study_id):
                     raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
-                dropped = jobs.drop_forecasts(db, identity)
+                dropped = jobs.drop_forecasts(db, study_id)
             values = {"dataset_id": spec.dataset_id, "spec": (text := spec.model_dump_json())}
-            store.change(db, store.studies, identity, **values)
+            store.change(db, store.studies, study_id, **values)
             details = {
-                "study_id": identity,
+                "study_id": study_id,
                 "dataset_id": spec.dataset_id,
                 "mechanism": spec.release.mechanism,
                 "replaces": change.replaces,
                 "spec_sha256": sha256(text.encode()),
                 "forecasts_dropped": dropped,
             }
-            return Effect(self._with_account(db, identity), "study.changed", details, 200)
+            return Effect(self._with_account(db, study_id), "study.changed", details, 200)
 
         return self._context.idempotency.once(request, effect)
 
-    def _with_account(self, db: Connection, identity: str) -> wire.StudyOwnerView:
+    def _with_account(self, db: Connection, study_id: str) -> wire.StudyOwnerView:
         """A draft, which is not charged yet, with the account of its dataset."""
-        view = owner_view(db, identity)
+        view = owner_view(db, study_id)
         account = outlook(db, self._uses, view.spec, release_status(db, view.spec, None).release)
         return view.model_copy(update={"account": account})
 
@@ -117,10 +117,10 @@ class Studies:
         choice_of(spec)
         return spec
 
-    def view(self, identity: str) -> wire.StudyOwnerView:
+    def view(self, study_id: str) -> wire.StudyOwnerView:
         """A study as its owner sees it. Raises NotFound."""
         with self._context.database.read() as db:
-            return owner_view(db, identity)
+            return owner_view(db, study_id)
 
     def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.StudyOwnerView]]:
         """Studies with their sequence numbers."""
@@ -133,15 +133,15 @@ class Studies:
                 (row.seq, view_of(db, row, released.get(row.id), withdrawn, datasets[row.dataset_id])) for row in rows
             ]
 
-    def close(self, request: RequestContext, identity: str) -> StoredReply:
+    def close(self, request: RequestContext, study_id: str) -> StoredReply:
         """Refuse queries from now on. Candidates that were downloaded stay with the modeler."""
 
         def effect(db: Connection) -> Effect:
-            row = store.find(db, store.studies, identity)
+            row = store.find(db, store.studies, study_id)
             if row.state not in ("open", "closed"):
                 raise StateConflict(f"the study is {row.state}: only an open one can be closed")
-            store.change(db, store.studies, identity, state="closed")
-            return Effect(owner_view(db, identity), "study.closed", {"study_id": identity}, 200)
+            store.change(db, store.studies, study_id, state="closed")
+            return Effect(owner_view(db, study_id), "study.closed", {"study_id": study_id}, 200)
 
         return self._context.idempotency.once(request, effect)
 
@@ -150,16 +150,16 @@ class Studies:
         with self._context.database.read() as db:
             return tags_in_use(db, store.studies)
 
-    def archive(self, request: RequestContext, identity: str, *, archived: bool) -> StoredReply:
+    def archive(self, request: RequestContext, study_id: str, *, archived: bool) -> StoredReply:
         """Archive a draft or a closed study, or take it out of the archive. Raises StateConflict for another one."""
 
         def check(db: Connection, row: Any) -> None:
             if row.state not in ("draft", "closed"):
                 raise StateConflict(f"the study is {row.state}: close it first")
 
-        return self.housekeeping.archive(request, identity, check, archived=archived)
+        return self.housekeeping.archive(request, study_id, check, archived=archived)
 
-    def delete(self, request: RequestContext, identity: str) -> StoredReply:
+    def delete(self, request: RequestContext, study_id: str) -> StoredReply:
         """Delete a draft of which the ledger knows nothing, with its forecasts; its grants are revoked.
 
         Raises StateConflict for another study.
@@ -170,23 +170,23 @@ class Studies:
                 raise StateConflict(
                     f"the study is {row.state}: only a draft can be deleted. Close and archive it instead"
                 )
-            if store.has_history(db, identity):
+            if store.has_history(db, study_id):
                 raise StateConflict("the ledger has a charge or refusal of this draft, which stays: archive it instead")
-            if jobs.count_running(db, jobs.forecasts, identity):
+            if jobs.count_running(db, jobs.forecasts, study_id):
                 raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
-            for token in tokens.of_study(db, identity):
+            for token in tokens.of_study(db, study_id):
                 if token.revoked_at is None:
                     self._context.authentication.revoke(db, token.kid, actor=request.principal.actor)
-            dropped = jobs.drop_forecasts(db, identity)
-            store.forget_draft(db, identity)
+            dropped = jobs.drop_forecasts(db, study_id)
+            store.forget_draft(db, study_id)
             return {"forecasts_dropped": dropped}
 
-        return self.housekeeping.delete(request, identity, remove)
+        return self.housekeeping.delete(request, study_id, remove)
 
 
-def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
+def owner_view(db: Connection, study_id: str) -> wire.StudyOwnerView:
     """A stored study as its owner sees it."""
-    return view_of(db, store.find(db, store.studies, identity), store.release_of(db, identity), reasons(db))
+    return view_of(db, store.find(db, store.studies, study_id), store.release_of(db, study_id), reasons(db))
 
 
 def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons, dataset: Any = None) -> wire.StudyOwnerView:

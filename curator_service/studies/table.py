@@ -72,9 +72,9 @@ def page(db: Connection, *, study_id: str | None, only_open: bool, after: int, l
     return list(db.execute(query.order_by(messages.c.seq).limit(limit)))
 
 
-def find(db: Connection, identity: str, grant_id: str | None = None) -> Any:
+def find(db: Connection, message_id: str, grant_id: str | None = None) -> Any:
     """A message with its last decision. Raises NotFound, also for one of another grant, and Erased."""
-    row = db.execute(_views.where(messages.c.id == identity)).one_or_none()
+    row = db.execute(_views.where(messages.c.id == message_id)).one_or_none()
     if row is None or grant_id not in (None, row.grant_id):
         raise NotFound("there is no such message")
     if not row.salt:

@@ -95,8 +95,8 @@ class Authentication:
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:
         """Issue a token to a new person or program, and record it in the log."""
-        identity = (new_id("usr"), role, name, None)
-        return self._database.write(lambda db: self._issue(db, *identity, days=days, actor="cli"))
+        bearer = (new_id("usr"), role, name, None)
+        return self._database.write(lambda db: self._issue(db, *bearer, days=days, actor="cli"))
 
     def grant(self, db: Connection, name: str, study_id: str, *, days: int, actor: str) -> tuple[Token, Principal]:
         """Issue a modeler's first token for a study, inside the caller's transaction."""
@@ -120,13 +120,13 @@ class Authentication:
         return self._issue(db, row.principal, row.role, row.name, row.study_id, days=days, actor=actor)
 
     def _issue(
-        self, db: Connection, identity: str, role: Role, name: str, study_id: str | None, *, days: int, actor: str
+        self, db: Connection, principal_id: str, role: Role, name: str, study_id: str | None, *, days: int, actor: str
     ) -> tuple[Token, Principal]:
         token, now = mint(), self._clock()
-        principal = Principal(id=identity, kid=token.kid, role=role, name=name, study_id=study_id)
+        principal = Principal(id=principal_id, kid=token.kid, role=role, name=name, study_id=study_id)
         tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days), mac_of=self._mac_of)
         row = tokens.find(db, token.kid)
-        details = {"principal": identity, "kid": token.kid, "role": role, "study_id": study_id}
+        details = {"principal": principal_id, "kid": token.kid, "role": role, "study_id": study_id}
         details |= {"expires_at": row.expires_at, "secret_sha256": secret_digest(row)}
         audit_log.append(db, "token.issued", actor=actor, now=now, details=details)
         return token, principal

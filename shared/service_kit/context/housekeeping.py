@@ -28,31 +28,31 @@ class Housekeeping:
     find: Callable[[Connection, labels.Table, str], Any]
     view: Callable[[Connection, str], BaseModel]
 
-    def archive(self, request: RequestContext, identity: str, check: Check, *, archived: bool) -> StoredReply:
+    def archive(self, request: RequestContext, row_id: str, check: Check, *, archived: bool) -> StoredReply:
         """Archive a row, or take it out of the archive. Raises NotFound, and what ``check`` raises."""
 
         def effect(db: Connection) -> Effect:
-            row = self.find(db, self.table, identity)
+            row = self.find(db, self.table, row_id)
             check(db, row)
             if (row.archived_at is not None) != archived:
                 at = stamp(self.context.clock()) if archived else None
-                labels.change(db, self.table, identity, archived_at=at)
-            return self._effect(self.view(db, identity), identity, "archived" if archived else "unarchived")
+                labels.change(db, self.table, row_id, archived_at=at)
+            return self._effect(self.view(db, row_id), row_id, "archived" if archived else "unarchived")
 
         return self.context.idempotency.once(request, effect)
 
-    def label(self, request: RequestContext, identity: str, wanted: wire.Labels) -> StoredReply:
+    def label(self, request: RequestContext, row_id: str, wanted: wire.Labels) -> StoredReply:
         """Replace note and tags. Raises NotFound."""
 
         def effect(db: Connection) -> Effect:
-            self.find(db, self.table, identity)
-            labels.set_labels(db, self.table, identity, wanted)
-            return self._effect(self.view(db, identity), identity, "labelled")
+            self.find(db, self.table, row_id)
+            labels.set_labels(db, self.table, row_id, wanted)
+            return self._effect(self.view(db, row_id), row_id, "labelled")
 
         return self.context.idempotency.once(request, effect)
 
     def delete(
-        self, request: RequestContext, identity: str, remove: Callable[[Connection, Any], dict[str, object]]
+        self, request: RequestContext, row_id: str, remove: Callable[[Connection, Any], dict[str, object]]
     ) -> StoredReply:
         """Delete a row with all that ``remove`` deletes; it returns details for the log. Raises NotFound.
 
@@ -60,12 +60,12 @@ class Housekeeping:
         """
 
         def effect(db: Connection) -> Effect:
-            details = remove(db, self.find(db, self.table, identity))
-            deleted = wire.Deleted(id=identity, deleted_at=self.context.clock())
-            stored_replies.forget(db, identity, deleted.model_dump_json().encode())
-            return self._effect(deleted, identity, "deleted", **details)
+            details = remove(db, self.find(db, self.table, row_id))
+            deleted = wire.Deleted(id=row_id, deleted_at=self.context.clock())
+            stored_replies.forget(db, row_id, deleted.model_dump_json().encode())
+            return self._effect(deleted, row_id, "deleted", **details)
 
         return self.context.idempotency.once(request, effect)
 
-    def _effect(self, reply: BaseModel, identity: str, act: str, **details: object) -> Effect:
-        return Effect(reply, f"{self.kind}.{act}", {f"{self.kind}_id": identity, **details}, 200)
+    def _effect(self, reply: BaseModel, row_id: str, act: str, **details: object) -> Effect:
+        return Effect(reply, f"{self.kind}.{act}", {f"{self.kind}_id": row_id, **details}, 200)

@@ -192,19 +192,19 @@ class Kind(Generic[ReplyT]):
 
     # --- what is known of a task ----------------------------------------------------------------------
 
-    def find(self, identity: str) -> Task[ReplyT] | None:
+    def find(self, task_id: str) -> Task[ReplyT] | None:
         """The task with this id that has not ended."""
         with self.changed:
-            return next((task for task in self._tasks if task.id == identity), None)
+            return next((task for task in self._tasks if task.id == task_id), None)
 
-    def progress(self, identity: str, before: float = 0.0) -> float:
+    def progress(self, task_id: str, before: float = 0.0) -> float:
         """The share of a task that is done; ``before`` if it has ended."""
-        task = self.find(identity)
+        task = self.find(task_id)
         return before if task is None else task.progress or before
 
-    def cancel(self, identity: str) -> None:
+    def cancel(self, task_id: str) -> None:
         """End a task if it has not ended; one that waits does not begin."""
-        if (task := self.find(identity)) is not None:
+        if (task := self.find(task_id)) is not None:
             task.cancel()
 
     def under_way(self) -> list[tuple[Task[ReplyT], int]]:
