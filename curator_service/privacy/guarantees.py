@@ -1,6 +1,6 @@
 """Guarantees and their gaps in words, and what a release lets anyone believe about a record (docs/privacy.md).
 
-The single source of these words for the API and for docs/privacy.md.
+The single source of these words for the API and for the page of gaps in docs/.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from math import exp, log, sqrt
 from statistics import NormalDist
-from textwrap import fill
 
 from blindopt.wire import (
     ColumnMeasurement,
@@ -382,12 +381,6 @@ def of_person(epsilon: Decimal, delta: float | None, k: int) -> str:
     if not delta:
         return f"{k} times as much, {exact(k * epsilon)}"
     return f"epsilon {exact(k * epsilon)} with delta {group_delta(epsilon, Decimal(repr(delta)), k)}"
-
-
-def as_markdown() -> str:
-    """All gaps, as docs/privacy.md lists them."""
-    items = (f"- **{gap.heading}**: {gap.says}" for gap in GAPS)
-    return "\n".join(fill(item, 120, subsequent_indent="  ", break_on_hyphens=False) for item in items)
 
 
 def of_bounds(epsilon: str, records: int, *, person: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from demo.parties import start_services
-from docs.website import command_line, errors, notebooks, operating, python_api, rest
+from docs.website import command_line, errors, formulas, notebooks, operating, python_api, rest
 
 ROOT = Path(__file__).parents[2]
 COPIED = (".md", ".svg", ".png", ".json", ".py")
@@ -43,7 +43,10 @@ def assemble(pages: Path, *, quick: bool) -> None:
         if path.suffix in COPIED and Path(__file__).parent not in path.parents:
             copy = pages / path.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
+            if path.suffix == ".md":
+                copy.write_text(formulas.typeset(path.read_text(encoding="utf-8")), encoding="utf-8")
+            else:
+                shutil.copyfile(path, copy)
     (pages / "assets").mkdir(parents=True)
     shutil.copyfile(Path(__file__).with_name("site.css"), pages / "assets/site.css")
     shutil.copyfile(ROOT / "shared/service_kit/console/static/icon.svg", pages / "assets/icon.svg")
@@ -54,6 +57,7 @@ def assemble(pages: Path, *, quick: bool) -> None:
     made = rest.pages() | {
         "settings.md": operating.settings_page(),
         "metrics.md": operating.metrics_page(),
+        "not-protected.md": operating.not_protected_page(),
         "command-line.md": command_line.page(),
         "python.md": python_api.page(),
     }

@@ -1,4 +1,4 @@
-"""Reference pages for operators: settings and metrics, from the classes that define them."""
+"""Reference pages for operators and auditors: settings, metrics and gaps, from the code that defines them."""
 
 from pydantic_core import PydanticUndefined
 
@@ -30,6 +30,19 @@ def settings_page() -> str:
         parts.append(f"The {name} also has these, which both services have:")
         parts.append(table(["Setting", "Default", "Meaning"], rows[True]))
     return "\n\n".join(parts)
+
+
+def not_protected_page() -> str:
+    """Every gap of the guarantees."""
+    from curator_service.privacy.guarantees import GAPS
+
+    about = (
+        "For auditors. This list has every gap of the [proofs](../privacy.md). Each study's view shows those that apply to it "
+        "(`not_protected`). [Privacy in two pages](../privacy-in-two-pages.md#what-is-not-protected) has the main ones."
+    )
+    return "\n".join(
+        ["# What is not protected", "", about, "", *(f"- **{gap.heading}**: {gap.says}" for gap in GAPS), ""]
+    )
 
 
 def metrics_page() -> str:

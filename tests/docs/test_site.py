@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from curator_service.privacy.guarantees import GAPS
 from docs.website import errors
 from tests import processes
 from tests.docs.site_checks import faults
@@ -112,6 +113,12 @@ def test_the_site_has_the_icon_and_the_colours_of_the_consoles_in_the_scheme_of_
     own = set(re.findall(r"#[0-9a-f]{6}", (site / "assets/site.css").read_text()))
     assert own
     assert own - set(re.findall(r"#[0-9a-f]{6}", (static / "console.css").read_text())) == set()
+
+
+def test_the_page_of_gaps_has_every_gap_of_the_guarantees(out):
+    page = (out / "site-source" / "pages" / "reference" / "not-protected.md").read_text(encoding="utf-8")
+    assert [gap.heading for gap in GAPS if f"- **{gap.heading}**: {gap.says}\n" not in page] == []
+    assert len(GAPS) > 10
 
 
 def test_a_rare_term_is_explained_where_it_stands(out):
