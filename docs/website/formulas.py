@@ -3,16 +3,22 @@
 import re
 from collections.abc import Iterator
 from html import escape
+from html.entities import html5
 
-SYMBOLS = {
-    "alpha": "α", "delta": "δ", "epsilon": "ε", "varepsilon": "ε", "eta": "η", "omega": "ω", "phi": "ϕ", "pi": "π",
-    "sigma": "σ", "tau": "τ", "Delta": "Δ", "Phi": "Φ", "infty": "∞", "ell": "ℓ", "lambda": "λ", "mu": "μ", "kappa": "κ",
-    "gamma": "γ", "beta": "β", "theta": "θ", "rho": "ρ", "nu": "ν", "xi": "ξ", "Lambda": "Λ", "Sigma": "Σ", "top": "⊤",
-}  # fmt: skip
+LETTERS = (
+    *("alpha", "beta", "gamma", "delta", "epsilon", "eta", "theta", "kappa", "lambda", "mu", "nu", "xi", "pi", "rho"),
+    *("sigma", "tau", "phi", "omega", "Gamma", "Delta", "Lambda", "Sigma", "Phi"),
+)
 OPERATORS = {
-    "leq": "≤", "geq": "≥", "neq": "≠", "in": "∈", "sim": "∼", "pm": "±", "times": "×", "cdot": "·", "sum": "∑",
-    "to": "→", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}", "#": "#", "|": "‖", "approx": "≈", "cup": "∪", "ll": "≪",
-}  # fmt: skip
+    name: name for name in ("leq", "geq", "in", "sim", "pm", "times", "sum", "lfloor", "rfloor", "cup", "vert")
+} | {
+    "neq": "ne",
+    "cdot": "middot",
+    "to": "rarr",
+    "approx": "asymp",
+    "-": "minus",
+}
+"""The name in HTML of each operator."""
 NAMES = ("log", "ln", "exp", "max", "min", "sup", "cos", "sinh", "tanh", "Pr", "det")
 SPACES = {",": "0.17em", ";": "0.28em", "quad": "1em", "qquad": "2em", "!": "-0.17em"}
 TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:[.,][0-9]+)*|\S")
@@ -41,13 +47,15 @@ def mathml(formula: str, *, block: bool = False) -> str:
 def _items(tokens: Iterator[str], end: str) -> list[str]:
     """The elements up to ``end``, each with its index and exponent."""
     items: list[dict[str, str]] = []
-    for token in tokens:
-        if token == end:
+    for part in tokens:
+        if part == end:
             break
-        if token in "^_'":
-            items[-1]["_" if token == "_" else "^"] = _argument(tokens) if token != "'" else "<mo>′</mo>"
+        if part == "'":
+            items[-1]["^"] = f"<mo>{html5['prime;']}</mo>"
+        elif part in ("^", "_"):
+            items[-1][part] = _argument(tokens)
         else:
-            items.append({"": _element(token, tokens)})
+            items.append({"": _element(part, tokens)})
     else:
         if end:
             raise ValueError(f"a formula lacks {end}")
@@ -67,45 +75,36 @@ def _scripted(item: dict[str, str]) -> str:
 
 
 def _argument(tokens: Iterator[str]) -> str:
-    token = next(tokens)
-    return f"<mrow>{''.join(_items(tokens, '}'))}</mrow>" if token == "{" else _element(token, tokens)
+    return _element(next(tokens), tokens)
 
 
-def _text(tokens: Iterator[str]) -> str:
-    """The letters of ``\\mathrm{...}``."""
-    letters = []
-    for token in tokens:
-        if token == "}":
-            break
-        letters.append(token.strip("{"))
-    return "".join(letters)
-
-
-def _element(token: str, tokens: Iterator[str]) -> str:
-    name = token.removeprefix("\\")
-    if token[0].isdigit():
-        return f"<mn>{token}</mn>"
-    if token == "{":
+def _element(part: str, tokens: Iterator[str]) -> str:
+    if part[0].isdigit():
+        return f"<mn>{part}</mn>"
+    if part == "{":
         return f"<mrow>{''.join(_items(tokens, '}'))}</mrow>"
-    if token.isalpha():
-        return f"<mi>{token}</mi>"
-    if not token.startswith("\\"):
-        return f"<mo stretchy='false'>{escape({'-': '−', '*': '∗'}.get(token, token))}</mo>"
+    if part.isalpha():
+        return f"<mi>{part}</mi>"
+    name = part.removeprefix("\\")
+    if name in OPERATORS:
+        return f"<mo>{html5[OPERATORS[name] + ';']}</mo>"
+    if part == name or not name.isalpha():
+        space = SPACES.get(name) if part != name else None
+        return f"<mspace width='{space}'></mspace>" if space else f"<mo stretchy='false'>{escape(name)}</mo>"
     match name:
         case "frac":
             return f"<mfrac>{_argument(tokens)}{_argument(tokens)}</mfrac>"
         case "sqrt":
             return f"<msqrt>{_argument(tokens)}</msqrt>"
         case "mathrm":
-            return f"<mi mathvariant='normal'>{_text(tokens)}</mi>"
+            return f"<mi mathvariant='normal'>{re.sub('<.*?>', '', _argument(tokens))}</mi>"
         case "left" | "right":
-            return f"<mo>{escape(next(tokens).removeprefix(chr(92)))}</mo>"
+            return f"<mo>{escape(next(tokens))}</mo>"
     if name in SPACES:
         return f"<mspace width='{SPACES[name]}'></mspace>"
     if name in NAMES:
         return f"<mi mathvariant='normal'>{name}</mi>"
-    if name in SYMBOLS:
-        return f"<mi>{SYMBOLS[name]}</mi>"
-    if name in OPERATORS:
-        return f"<mo stretchy='false'>{escape(OPERATORS[name])}</mo>"
-    raise ValueError(f"formulas have no \\{name}")
+    letter = name.removeprefix("var")
+    if letter in LETTERS:
+        return f"<mi>{html5[letter + ';']}</mi>"
+    raise ValueError(f"formulas have no {part}")

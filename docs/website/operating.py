@@ -37,12 +37,12 @@ def not_protected_page() -> str:
     from curator_service.privacy.guarantees import GAPS
 
     about = (
-        "For auditors. This list has every gap of the [proofs](../privacy.md). Each study's view shows those that apply to it "
-        "(`not_protected`). [Privacy in two pages](../privacy-in-two-pages.md#what-is-not-protected) has the main ones."
+        "For auditors. This list has every gap of the [proofs](../privacy.md). Each study's view shows those that "
+        "apply to it (`not_protected`). [Privacy in two pages](../privacy-in-two-pages.md#what-is-not-protected) has "
+        "the main ones."
     )
-    return "\n".join(
-        ["# What is not protected", "", about, "", *(f"- **{gap.heading}**: {gap.says}" for gap in GAPS), ""]
-    )
+    gaps = "".join(f"- **{gap.heading}**: {gap.says}\n" for gap in GAPS)
+    return f"# What is not protected\n\n{about}\n\n{gaps}"
 
 
 def metrics_page() -> str:

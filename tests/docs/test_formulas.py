@@ -23,19 +23,20 @@ def text(element):
             return f"{children[0]}^[{children[1]}]"
         case "msubsup":
             return f"{children[0]}_[{children[1]}]^[{children[2]}]"
-    return (element.text or "") + "".join(children)
+    plain = (element.text or "").translate({0x2212: "-", 0x2032: "'"})
+    return plain + "".join(children)
 
 
 @pytest.mark.parametrize(
     ("formula", "structure"),
     [
-        (r"e^{-a|u|/\Delta}", "e^[−a|u|/Δ]"),
-        (r"\frac{d}{r}\,\mathrm{Beta}(r/2,(d-r)/2)", "(d)/(r)Beta(r/2,(d−r)/2)"),
-        (r"\sqrt{R^2+1-2Rc}-R", "sqrt(R^[2]+1−2Rc)−R"),
+        (r"e^{-a|u|/\Delta}", "e^[-a|u|/Δ]"),
+        (r"\frac{d}{r}\,\mathrm{Beta}(r/2,(d-r)/2)", "(d)/(r)Beta(r/2,(d-r)/2)"),
+        (r"\sqrt{R^2+1-2Rc}-R", "sqrt(R^[2]+1-2Rc)-R"),
         (r"\sum_j(v_j/h_j)^2\leq1", "∑_[j](v_[j]/h_[j])^[2]≤1"),
         (r"x_i^2, x^2_i", "x_[i]^[2],x_[i]^[2]"),
-        (r"X'", "X^[′]"),
-        (r"1.3\cdot10^{-19}", "1.3·10^[−19]"),
+        (r"X'", "X^[']"),
+        (r"1.3\cdot10^{-19}", "1.3·10^[-19]"),
         (r"\left(\max_a e_a\right)", "(max_[a]e_[a])"),
         (r"p<q", "p<q"),
     ],
