@@ -113,12 +113,12 @@ class FileBudget:
         if self.account.cap_epsilon is None:
             return
         if Prices.of(spec).by_record:
-            most = self._check_units(release_id, charges)
+            most = self._check_units(study_id, release_id, charges)
         else:
             most = self._check_everyone(study_id, spec, charges, again)
         note_file_caps(self._db, self._context.outbox, self.name, self.account, most)
 
-    def _check_units(self, release_id: str, charges: list[Charge]) -> Cost:
+    def _check_units(self, study_id: str, release_id: str, charges: list[Charge]) -> Cost:
         """Check each record or person behind the charged rows; the largest amount that any of them will have used."""
         db, dataset, uses = self._db, self._dataset, self._uses
         cost_at: Counter[int] = Counter()
@@ -126,7 +126,7 @@ class FileBudget:
             assert charge.row is not None
             cost_at[charge.row] += charge.cost
         rows_of: dict[int, list[int]] = {}
-        for row, unit in uses.units_at(db, dataset, release_id, cost_at).items():
+        for row, unit in uses.units_at(db, dataset, study_id, release_id, cost_at).items():
             rows_of.setdefault(unit, []).append(row)
         everyone = self.account.used.epsilon + uses.by_everyone(db, dataset) + uses.of_other_units(db, dataset)
         most = Cost()

@@ -5,14 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindopt import wire
-from blindopt.errors import StateConflict
+from blindopt.errors import RecordChanged, StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.ledger import Account, Balance, Charge, Cost
@@ -21,6 +22,7 @@ from curator_service.privacy.prices import GroupPrices, Prices, text
 from curator_service.queries import table as queries
 from curator_service.releases.report import release_status
 from curator_service.vault import Vault
+from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
 _CACHED = 64
@@ -212,26 +214,58 @@ def _largest(totals: Any) -> int:
     return int(totals.max()) if len(totals) else 0
 
 
+class _Order:
+    """A row order: the record of each row of Z, and the row of each record."""
+
+    def __init__(self, records: NDArray[np.int64]) -> None:
+        self.records = records
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The row of Z of each record, -1 for one that was withheld; later records were withheld too."""
+        rows = np.full(int(self.records.max(initial=-1)) + 1, -1, dtype=np.int64)
+        rows[self.records] = np.arange(len(self.records))
+        return rows
+
+
+def check_order(db: Connection, vault: Vault, study_id: str) -> None:
+    """Raise RecordChanged unless the file of a release's row order is the one that the log has since version 0.3."""
+    release = store.release_of(db, study_id)
+    assert release is not None
+    for record in audit_log.of_kind(db, "study.released", about=study_id):
+        details = record["details"]
+        if details["study_id"] != study_id or "order_sha256" not in details:  # it was released before version 0.3
+            continue
+        if details["order_sha256"] != vault.order_digest(release.id, release.order_salt or ""):
+            raise RecordChanged("the stored row order of the release is not the one in the audit log")
+
+
 class FileUses:
     """Reads what files have used, with what it needs of their row orders cached. Safe to call from several threads."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._order: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(vault.order)
-        self._rows: Callable[[str], NDArray[np.int64]] = lru_cache(maxsize=_CACHED)(self._inverse)
+        self._lock = Lock()
+        self._orders: dict[str, _Order] = {}
+        """By release, those that were read last."""
         self._units_of: Callable[..., dict[str | None, Units]] = lru_cache(maxsize=_CACHED)(self._read_units)
 
     def forget(self) -> None:
         """Read every file again: one was erased."""
-        for cached in (self._order, self._rows, self._units_of):
-            cast(Any, cached).cache_clear()
+        cast(Any, self._units_of).cache_clear()
+        with self._lock:
+            self._orders.clear()
 
-    def _inverse(self, release_id: str) -> NDArray[np.int64]:
-        """The row of Z of each record, -1 for one that was withheld; later records were withheld too."""
-        order = self._order(release_id)
-        rows = np.full(int(order.max(initial=-1)) + 1, -1, dtype=np.int64)
-        rows[order] = np.arange(len(order))
-        return rows
+    def _order(self, db: Connection, study_id: str, release_id: str) -> "_Order":
+        """The row order of a release. Raises RecordChanged unless it is the one in the log."""
+        with self._lock:
+            if (order := self._orders.get(release_id)) is not None:
+                return order
+        check_order(db, self._vault, study_id)
+        with self._lock:
+            while len(self._orders) >= _CACHED:
+                self._orders.pop(next(iter(self._orders)))
+            return self._orders.setdefault(release_id, _Order(self._vault.order(release_id)))
 
     def units(self, db: Connection, sha256: str) -> dict[str | None, Units]:
         """The units of a file, by person column."""
@@ -282,7 +316,7 @@ class FileUses:
         totals = np.zeros(units.count, dtype=kind)
         costs = ledger_lines.row_totals(db, row.id)
         if costs:
-            records = self._order(release_id)[list(costs)]
+            records = self._order(db, row.id, release_id).records[list(costs)]
             np.add.at(totals, units.of(row.dataset_id, records), np.array(list(costs.values()), dtype=kind))
         return totals
 
@@ -296,10 +330,12 @@ class FileUses:
             total += _of_everyone(db, row.id, spec, balance, is_erased=row.dataset_id in erased)
         return total
 
-    def units_at(self, db: Connection, dataset: Any, release_id: str, rows: Iterable[int]) -> dict[int, int]:
+    def units_at(
+        self, db: Connection, dataset: Any, study_id: str, release_id: str, rows: Iterable[int]
+    ) -> dict[int, int]:
         """The unit behind each of these rows of Z."""
         units = self.units(db, dataset.sha256)[dataset.person_column]
-        order = self._order(release_id)
+        order = self._order(db, study_id, release_id).records
         return {row: int(units.of(dataset.id, order[[row]])[0]) for row in set(rows)}
 
     def answers_about(self, db: Connection, dataset: Any, unit: int) -> int:
@@ -311,7 +347,7 @@ class FileUses:
                 continue
             release = store.release_id_of(db, row.id)
             assert release is not None  # it has answered
-            at = self._rows(release)
+            at = self._order(db, row.id, release).rows
             records = [record for record in units.records(row.dataset_id, unit) if record < len(at)]
             rows = [int(at[record]) for record in records if at[record] >= 0]
             total += sum(of_row.total for of_row in ledger_lines.row_balances(db, row.id, rows).values())

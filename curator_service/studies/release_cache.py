@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,12 +17,12 @@ from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, Stud
 from blindopt.formats.release_files import Section, sections_of
 from curator_service import store
 from curator_service.budget import ledger_lines
+from curator_service.budget.file_use import check_order
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.table import ANY_WITHHELD
 from curator_service.privacy.prices import alone, is_groups
 from curator_service.vault import Vault
-from service_kit.store import audit_log
 from service_kit.store.database import Connection
 from service_kit.store.foreign_writes import noticed
 
@@ -150,7 +149,7 @@ class ReleasedStudies:
             report = wire.ReleaseReport.model_validate_json(release.report)
             if report.parts and wire.digest_of_parts(report.parts) != release.sha256:
                 raise RecordChanged("the stored list of the parts of the candidates is not the one that was published")
-            self._check_order(db, study_id, release)
+            check_order(db, self.vault, study_id)
             spec = wire.StudyCreate.model_validate_json(study.spec)
             dataset, order = store.find(db, store.datasets, spec.dataset_id), self.vault.order(release.id)
             columns, persons, numbers, groups = json.loads(dataset.columns), None, None, None
@@ -184,15 +183,6 @@ class ReleasedStudies:
                 while len(self._cache) > self._kept:
                     self._cache.popitem(last=False)
         return released
-
-    def _check_order(self, db: Connection, study_id: str, release: Any) -> None:
-        """Raise RecordChanged unless the file of the row order is the one that was released."""
-        for record in audit_log.of_kind(db, "study.released", about=study_id):
-            details = record["details"]
-            if details["study_id"] != study_id or "order_sha256" not in details:  # it was released before version 0.3
-                continue
-            if details["order_sha256"] != self.vault.order_digest(release.id, release.order_salt or ""):
-                raise RecordChanged("the stored row order of the release is not the one in the audit log")
 
     def persons(self, db: Connection, study_id: str) -> Callable[[int], Sequence[int]]:
         """A function that returns the rows of Z of the person behind a row.

@@ -414,7 +414,16 @@ class Database:
 
     def forget_old_pages(self) -> None:
         """Leave nothing of what was overwritten in the database's files. Raises AuditUnavailable if it cannot now."""
-        self._backend.forget_old_pages()
+        if self._file is None:
+            self.server.forget_old_pages()
+            return
+        self._lock.acquire()
+        try:
+            if self._closed:
+                raise AuditUnavailable(_ENDING)
+            self._file.forget_old_pages(raw(self._db))
+        finally:
+            self._release()
 
     def rights_of(self, role: str) -> str:
         """The statements that let a role of PostgreSQL serve and no more. Raises StateConflict for SQLite."""

@@ -86,11 +86,13 @@ class Sqlite:
         """The only row of a statement, or None; not in a transaction, for one thread at a time."""
         return statement.row_on(self._row_connection, **values)
 
-    def forget_old_pages(self) -> None:
-        """Empty the write-ahead log, which holds old pages. Raises AuditUnavailable while a reader is in it."""
-        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_SECONDS)) as db:
-            if db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
+    def forget_old_pages(self, driver: Driver) -> None:
+        """Empty the write-ahead log, which holds old pages. Raises AuditUnavailable while a reader is in it.
+
+        On the connection that writes: after that of another one the log would be verified anew.
+        """
+        if driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise AuditUnavailable("the write-ahead log cannot be emptied: a long read is under way")
 
     def copy(self, target: Path) -> None:
         """Copy the database to a file, consistently and beside writers. Raises StorageUnavailable (a full disk)."""

@@ -240,6 +240,17 @@ def test_a_changed_row_order_is_not_used_and_is_named(copy):
     assert sum("the row order of the release" in finding for finding in copy.verification.state().findings) == 3
 
 
+def test_what_a_file_has_used_is_not_read_through_a_changed_row_order(copy):
+    """The order of another study on the file, whose answers count for a cap of the file's account."""
+    for path in (copy.folder / "data" / "files").glob("*.order.npy"):
+        order = np.load(path)
+        np.save(path, order[::-1].copy())
+    copy.open()
+    dataset = copy.curator.call("owner", "GET", f"/v1/studies/{copy.names['open']}")["spec"]["dataset_id"]
+    reply = copy.curator.send("owner", "GET", f"/v1/datasets/{dataset}/account")
+    assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
+
+
 CHANGED = "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
 ANSWER_EDITS = {
     "changed": (CHANGED, "was changed"),

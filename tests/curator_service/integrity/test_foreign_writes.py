@@ -171,6 +171,19 @@ def test_without_a_foreign_write_nothing_waits(curator):
         assert curator.send(OWNER, "POST", "/v1/studies/{study}/grants", f"g{number}", json={"name": "n"}).is_success
 
 
+def test_an_erasure_is_no_foreign_write(curator):
+    """It empties the write-ahead log, or writes the tables anew."""
+    dataset, database = curator.file.dataset, curator.file.in_process.context.database
+    assert curator.send(OWNER, "POST", "/v1/studies/{study}:close").is_success
+    assert curator.send(OWNER, "POST", f"/v1/datasets/{dataset}:archive", "archive").is_success
+    database.look()
+    before = database.foreign_writes.count
+    reply = curator.send(OWNER, "POST", f"/v1/datasets/{dataset}:erase", "erase")
+    assert reply.is_success, reply.text
+    database.look()
+    assert database.foreign_writes.count == before
+
+
 def test_an_idle_service_looks_for_foreign_writes(curator):
     curator.edit(MORE)
     deadline = time.monotonic() + 30
