@@ -32,11 +32,13 @@ class Settings(ServiceSettings):
     data_dir: Path = Field(Path("curator-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8410, ge=0, le=65_535, description="Port to listen on.")
     upload_limit_bytes: int = Field(1 << 30, ge=1 << 10, description="Largest dataset file, packed and unpacked.")
-    dataset_rows_max: int = Field(10_000_000, ge=1, description="Most rows of a dataset.")
+    dataset_rows_max: int = Field(10_000_000, ge=1, description="Most records of a dataset.")
     dataset_columns_max: int = Field(1_000, ge=1, description="Most columns of a dataset.")
     import_dir: Path | None = Field(None, description="Folder whose files an owner may register by name.")
-    query_rows_max: int = Field(100, ge=1, le=ROWS_MAX, description="Most rows in one query.")
-    query_plays_max: int = Field(100, ge=1, le=PLAYS_MAX, description="Most plays of one row in one query.")
+    query_rows_max: int = Field(100, ge=1, le=ROWS_MAX, description="Most candidates in one query.")
+    query_plays_max: int = Field(
+        100, ge=1, le=PLAYS_MAX, description="Most measurements of one candidate in one query."
+    )
     tunings_waiting_max: int = Field(8, ge=0, description="Most tunings that wait while one runs.")
     tuning_seconds_max: int = Field(86_400, ge=1, le=1_000_000, description="A tuning that runs longer fails.")
     tuning_plan_seconds_max: int = Field(

@@ -177,7 +177,7 @@ class FileBudget:
             except BudgetExhausted as refusal:
                 cap, spent, limit = (refusal.budget[name] for name in ("cap", "spent", "limit"))
                 cap = str(cap).rpartition(".")[2]
-                raise StateConflict(f"{cap} {spent} is spent already: the cap cannot be {limit}") from None
+                raise StateConflict(f"{cap} {spent} is used already: the cap cannot be {limit}") from None
         act = "raised" if raised else "lowered" if before.is_capped else "declared"
         if before == after:
             act = "unchanged"

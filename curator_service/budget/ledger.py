@@ -18,8 +18,8 @@ A_FILE = "file"
 """What a finding is about after which it is not known which studies are on a file: no account with a cap is charged."""
 
 CLOSED = (
-    "a backup was restored, and what was spent on this file after it is not known: nothing more is released of it or "
-    "tuned on it; new records, in a new file, have an account of their own"
+    "a backup was restored, and the charges of this file after it are not known: the curator refuses further releases "
+    "and tunings of it; new records, in a new file, have an account of their own"
 )
 
 
@@ -180,7 +180,7 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
             message = "answers without noise have no finite epsilon: no cap on it can hold; cap queries instead"
             problems.append({"field": field, "message": message})
         elif (least if name == "epsilon_total" or prices.adds_up else max(prices.release, prices.answer)) > units(cap):
-            problems.append({"field": field, "message": "the release and one answer cost more than this cap"})
+            problems.append({"field": field, "message": "the release and one answer use more than this cap"})
     return problems
 
 

@@ -83,7 +83,11 @@ class DatasetAccounts:
             account=name,
             registrations=[
                 wire.DatasetRegistration(
-                    dataset_id=row.id, public=bool(row.public), unit=_unit(row), created_at=moment(row.created_at)
+                    dataset_id=row.id,
+                    name=row.name,
+                    public=bool(row.public),
+                    unit=_unit(row),
+                    created_at=moment(row.created_at),
                 )
                 for row in registered
                 if row.deleted_at is None
@@ -112,31 +116,28 @@ def _unit(dataset: Any) -> Any:
 
 
 def _in_words(file: FileUse, unit: str, epsilon: str | None, uses: str, person: wire.DeclaredPerson | None) -> str:
-    lost = (
-        f"at most epsilon {epsilon}" if epsilon is not None else "more than any finite epsilon: see what has no bound"
-    )
+    used = f"has used at most epsilon {epsilon}" if epsilon is not None else "has no bound on its epsilon"
     delta = "" if file.used.delta == 0 or epsilon is None else f" with delta {exact(file.used.delta)}"
     mixed = (
         ""
         if len(file.units) <= 1
-        else (" Some registrations of the file count persons and others records: their largest losses are added.")
+        else (" Some registrations of the file count persons and others records. This adds the largest amount of each.")
     )
     return (
-        f"Each {unit} of this file has lost {lost}{delta}, over {uses}.{person_in_words(person)}{mixed}"
-        f"{_of_small_changes(file)} The account is "
-        f"of this file: two files that share records are two accounts, and what a {unit} loses in both adds up."
+        f"Each {unit} of this file {used}{delta}, over {uses}.{person_in_words(person)}{mixed}"
+        f"{_of_small_changes(file)} The account is of this file. If another file has the same {unit}s, add its account."
     )
 
 
 def _of_small_changes(file: FileUse) -> str:
-    """That what releases of records cost bounds the loss about changes of Delta alone; nothing without such a release.
+    """That the epsilon of releases of records is for hidden changes alone; nothing without such a release.
 
-    Groups, tunings, bounds and answers count for any change, so that a sum with a release holds for changes of Delta.
+    Groups, tunings, bounds and answers count for any change, so a sum with a release holds for hidden changes.
     """
     if not any(study.balance.release and not is_groups(study.spec) for study in file.studies):
         return ""
     return (
-        " What releases of records cost is counted for changes of features up to what each study hides (Delta): larger "
+        " The epsilon of a release of records is for changes of features up to the hidden change of its study. Larger "
         "changes are protected less."
     )
 
@@ -242,7 +243,7 @@ def outlook(
         cap_delta=cap_delta,
         problem=problem,
         person=person,
-        sentence=f"This dataset has spent {_amount(shown[0], used_delta)} over "
+        sentence=f"A record of this dataset has used {_amount(shown[0], used_delta)} over "
         f"{uses_in_words(len(before.studies), tunings)}; with this one {_amount(shown[1], then_delta)}"
         f"{_answers_in_words(spec, shown[1])}.{person_in_words(person)}{_limits(before, problem)}",
     )
@@ -261,11 +262,11 @@ def of_declared_person(use: FileUse, k: int, more: Cost = Cost(), *, bounded: bo
 
 
 def person_in_words(person: wire.DeclaredPerson | None) -> str:
-    """What a person with several records has lost, for the end of a sentence about one record."""
+    """What a person with several records has used, for the end of a sentence about one record."""
     if person is None:
         return ""
-    lost = _amount(person.epsilon, person.delta or "0")
-    return f" These amounts are per record: for a person with {person.rows} records, as declared, {lost}."
+    used = _amount(person.epsilon, person.delta or "0")
+    return f" These amounts are per record: for a person with {person.rows} records, as declared, {used}."
 
 
 def _amount(epsilon: str | None, delta: str) -> str:
@@ -312,7 +313,7 @@ class BudgetShares:
             state = *ledger_lines.last_lines(db), *store.open_specs(db)
             if state != self._computed[0]:
                 self._computed = state, _rounded(max(self._shares(db), default=Fraction(0)))
-        about = "Largest share of a cap that is spent, of open studies and files, rounded up to a tenth."
+        about = "Largest share of a cap that is used, of open studies and files, rounded up to a tenth."
         yield gauge("blindopt_budget_share_max", about, self._computed[1])
 
     def _shares(self, db: Connection) -> Iterator[Fraction]:

@@ -253,7 +253,7 @@ def _summary(report: wire.TuningReport) -> str:
     error = number(report.expected_value_error)
     lines = [
         f"{report.method}: {report.points} hyper-parameters, {report.records} records, epsilon {report.epsilon}{delta}",
-        f"  spent so far  {report.spent_epsilon} of {report.cap_epsilon}",
+        f"  used so far  {report.spent_epsilon} of {report.cap_epsilon}",
         f"  lambda~       drawn at scale {number(report.index_scale)}; expected gap {number(report.expected_gap)}",
         f"  v~            noise of scale {number(report.value_scale)}; expected error {error}",
         *(textwrap.fill(f"! {caution.message}", 100, subsequent_indent="  ") for caution in report.cautions),
@@ -273,7 +273,7 @@ def _result(result: wire.TuningResult) -> str:
 def _for_the_owner(view: wire.TuningView) -> str:
     """Results without protection: why a tuning failed, and how many scores lay outside of the range."""
     if view.result is None:
-        return f"{view.id} {view.state}: {view.problem or 'what it was charged stays spent'}"
+        return f"{view.id} {view.state}: {view.problem or 'its charge stays'}"
     return f"(for you alone: {view.clipped} scores lay outside the range)" if view.clipped else ""
 
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import figures
-from curator_service.console.reading import shares
+from curator_service.console.reading import file_line, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.listings import days, turned, whole_number
 
@@ -34,7 +34,7 @@ _USES = (
 
 @pages.get("/accounts", roles=("owner", "auditor"), nav="Budget")
 async def listed(page: Page) -> Response:
-    """All studies, with their spending and caps."""
+    """The datasets and studies that used epsilon, with their caps."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/accounts", "accounts", "accounts", wire.StudyAccount)
     listing = await page.api.get("/v1/accounts", page_token=page.query.get("page_token"))
@@ -42,7 +42,7 @@ async def listed(page: Page) -> Response:
     files: dict[str, Any] = {}
     for dataset_id in dict.fromkeys(account["dataset_id"] for account in listing["accounts"]):
         account = await page.api.get(f"/v1/datasets/{dataset_id}/account", page_size=1)
-        files.setdefault(account["account"], (dataset_id, account))
+        files.setdefault(account["account"], file_line(dataset_id, account))
     context = {"rows": rows, "files": list(files.values()), "next": listing["next_page_token"]}
     return page.show("accounts.html", title="Budget", **context)
 
@@ -71,7 +71,7 @@ async def ledger_file(page: Page) -> Response:
 
 @pages.get("/accounts/{study_id}/exposure", roles=("owner", "auditor"))
 async def exposure(page: Page) -> Response:
-    """Candidate by candidate: how often it was queried, and the cost. ``?row=N`` jumps to a number."""
+    """Candidate by candidate: how often it was queried, and its epsilon. ``?row=N`` jumps to a number."""
     if (row := whole_number(page, "row")) is not None:
         return page.go(f"/accounts/{page.path['study_id']}/exposure", page_token=row - 1 if row else None)
     where = f"/v1/studies/{page.path['study_id']}"
@@ -81,7 +81,7 @@ async def exposure(page: Page) -> Response:
     trail = [*_TRAIL, (study["name"], f"/accounts/{page.path['study_id']}")]
     return page.show(
         "exposure.html",
-        title="Exposure by candidate",
+        title="Epsilon by candidate",
         trail=trail,
         account=study,
         listing=listing,
@@ -98,7 +98,7 @@ async def exposure_file(page: Page) -> Response:
 
 @pages.get("/accounts/{study_id}/accounting", roles=("owner", "auditor"))
 async def accounting(page: Page) -> Response:
-    """The privacy cost so far, by two accountants. Takes seconds for thousands of answers."""
+    """The epsilon used so far, by two accountants. Takes seconds for thousands of answers."""
     where = f"/v1/studies/{page.path['study_id']}"
     study = await page.api.get(f"{where}/account")
     report = await page.api.get(f"{where}/accounting")

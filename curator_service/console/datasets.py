@@ -100,7 +100,7 @@ async def withhold(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         return await _shown(page, form.failed(problem), problem.status)
     whose = f"Record {record} is" if record else "This person's records are"
-    return page.go(where, f"{whose} withheld: measured and released no more.")
+    return page.go(where, f"{whose} withheld. No study measures or releases it from now on.")
 
 
 @pages.get("/datasets/{dataset_id}/erasure", roles=("owner",))
@@ -132,7 +132,7 @@ async def erase(page: Page, form: Form) -> Response:
         done = await page.api.post(f"/v1{where}:erase", key=form.key)
     except ApiProblem as problem:
         return page.go(f"{where}/erasure", without_ids(problem), mood="bad")
-    counts = f"{done['replies']} replies and {done['measurements']} entries of measurements"
+    counts = f"{done['replies']} replies and {done['measurements']} measurements"
     return page.go(where, f"Erased, with {counts}. Backups keep what they have until you delete them.")
 
 
@@ -142,8 +142,8 @@ add_housekeeping(
     "dataset_id",
     "owner",
     {
-        "archive": "Archived: no new study can be made on it. Studies that exist go on.",
-        "unarchive": "Out of the archive: new studies can be made on it.",
+        "archive": "Archived: you cannot make a new study on it. Existing studies continue.",
+        "unarchive": "Out of the archive: you can make new studies on it.",
         "delete": "The dataset is deleted. The account of its file stays.",
     },
 )

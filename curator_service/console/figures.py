@@ -26,7 +26,7 @@ def regret(forecast: dict[str, Any]) -> Chart:
                 [band(p)[1] for p in own],
             )
         )
-    titles = {"identity": "without protection", "random_rows": "random rows"}
+    titles = {"identity": "without protection", "random_rows": "random candidates"}
     levels = [
         Level(p["regret"], titles[p["mechanism"]])
         for p in points
@@ -34,9 +34,9 @@ def regret(forecast: dict[str, Any]) -> Chart:
     ]
     return line(
         "regret",
-        "What privacy costs in quality",
+        "Quality of the search by epsilon",
         series,
-        x="epsilon of a record in all" if of_groups else "epsilon of the release",
+        x="epsilon of a record in total" if of_groups else "epsilon of the release",
         y=f"gap to the best {'group' if of_groups else 'record'} (standard deviations)",
         x_log=True,
         zero=True,
@@ -76,19 +76,21 @@ def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
     for key, name, y, cap in curves:
         if any(value is not None for value in y):
             total, levels = Series(name, x, y, is_step=True), [Level(float(cap), "cap")] if cap else []
-            title = f"{key.capitalize()}{' spent' if key == 'epsilon' else ''} over time"
+            title = f"{key.capitalize()}{' used' if key == 'epsilon' else ''} over time"
             charts.append(line(key, title, [total], x=along, y=key, zero=True, levels=levels))
     return charts
 
 
 def exposure(histogram: dict[str, Any]) -> Chart:
-    """Numbers of rows by how often they were measured; the highest counts share a bar if there are many."""
+    """Numbers of candidates by how often they were measured; the highest counts share a bar if there are many."""
     counts = histogram["counts"]
     shown = counts if len(counts) <= _BARS_MAX else counts[: _BARS_MAX - 1]
     row_bars = [Bar(_times(part["plays"]), part["rows"]) for part in shown]
     if rest := counts[len(shown) :]:
         row_bars.append(Bar(f"{rest[0]['plays']:,} times or more", sum(part["rows"] for part in rest)))
-    return bars("exposure", "How often rows were measured", row_bars, value="rows", name="a row was measured")
+    return bars(
+        "exposure", "How often candidates were measured", row_bars, value="candidates", name="a candidate was measured"
+    )
 
 
 def _times(count: int) -> str:
@@ -115,7 +117,7 @@ def _against(key: str, feature: dict[str, Any]) -> Chart:
     groups = [_points("answer", points, "y")]
     if any(p["measured"] is not None and p["measured"] != p["y"] for p in points):
         groups.append(_points("measured value", points, "measured"))
-    return scatter(key, f"Answers against {column}", groups, x=column, y="y")
+    return scatter(key, f"Answers against {column}", groups, x=column, y="outcome")
 
 
 def _points(name: str, points: list[dict[str, Any]], which: str) -> Points:

@@ -81,7 +81,7 @@ async def _first_steps(page: Page, datasets: int, accounts: list[dict[str, Any]]
         ("Define a study: features, outcome, privacy, budget", "/studies/new", bool(accounts)),
         ("Preview and release the study", draft and f"/studies/{draft}", opened is not None),
         ("Give a vendor a grant", opened and f"/studies/{opened}/grants", bool(granted)),
-        ("Answer the measurements that the vendor asks for", "/inbox", False),
+        ("Answer the measurements that the vendor requests", "/inbox", False),
         ("Open the record that the vendor recommends", None, False),
     ]
 

@@ -207,7 +207,7 @@ async def undo(page: Page, form: Form) -> Response:
         current = await page.api.get(f"/v1/inbox/measurements/{item['id']}")
         why = "the measurement has changed since."
         if current["costs_again"] and current["version"] == version:
-            why = "a private answer has gone to the vendor. Correct it here; that costs epsilon again."
+            why = "the vendor has received a private answer. Correct it here, which uses epsilon again."
         return page.go(where, f"Nothing was undone: {why}", mood="note")
     return page.go(where, f"Undone: {_shown(item, item['value'])} is taken back. Enter the right value.")
 
@@ -237,7 +237,7 @@ async def _without_value(page: Page, form: Form, verb: str, field: str, done: st
 
 
 def _charged(entered: dict[str, Any]) -> str:
-    return f" It cost epsilon {entered['charged']}." if entered["charged"] else ""
+    return f" It used epsilon {entered['charged']}." if entered["charged"] else ""
 
 
 @pages.post("/inbox/{measurement_id}:release_mean", roles=("owner",))
@@ -249,7 +249,7 @@ async def release_mean(page: Page, form: Form) -> Response:
         entered = await page.api.post(f"/v1/queries/{item['query_id']}:release_mean", body, key=form.key)
     except ApiProblem as problem:
         return await _measurement(page, form.failed(problem), problem.status)
-    return page.go(f"/inbox/{item['id']}", f"Released the mean that is left. It cost epsilon {entered['charged']}.")
+    return page.go(f"/inbox/{item['id']}", f"Released the mean of the others. It used epsilon {entered['charged']}.")
 
 
 async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) -> Response:

@@ -9,7 +9,11 @@ from service_kit.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
 _STUDIES = ("Studies", "/studies")
-CAPS = {"queries": "Measurements in all", "epsilon_per_row": "Epsilon of one record", "epsilon_total": "Epsilon in all"}
+CAPS = {
+    "queries": "Measurements in total",
+    "epsilon_per_row": "Epsilon of one record",
+    "epsilon_total": "Epsilon in total",
+}
 """The caps of a study, as forms and pages name them."""
 
 

@@ -36,18 +36,37 @@ def real(text: str | None) -> float | None:
 
 
 def shares(account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each cap of a study: its name, the amount spent, the cap, and the share that is spent."""
+    """For each cap of a study: its name, the amount used, the cap, and the share that is used."""
     caps = account["budget"]
-    spent = {
+    used = {
         "epsilon_per_row": account["row_epsilon"],
         "epsilon_total": account["total_epsilon"],
         "queries": account["total_plays"],
     }
-    names = {"epsilon_per_row": "epsilon of the row that spent most", "epsilon_total": "epsilon in all"}
+    names = {"epsilon_per_row": "epsilon of the record that has used most", "epsilon_total": "epsilon in total"}
     parts = []
-    for cap, so_far in spent.items():
+    for cap, so_far in used.items():
         if (limit := caps.get(cap)) is None or so_far is None:
             continue
-        part = float(Decimal(str(so_far)) / Decimal(str(limit)))
-        parts.append({"name": names.get(cap, "measurements"), "spent": so_far, "cap": limit, "share": part})
+        parts.append(_share(names.get(cap, "measurements"), so_far, limit))
     return parts
+
+
+def _share(name: str, used: object, cap: object) -> dict[str, Any]:
+    return {"name": name, "used": used, "cap": cap, "share": float(Decimal(str(used)) / Decimal(str(cap)))}
+
+
+def file_line(dataset_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
+    """A dataset on the page of all budgets: its path, its name, the epsilon used, and the share of its cap."""
+    names = {each["dataset_id"]: each["name"] for each in account["registrations"]}
+    most = f"epsilon of the {account['unit']} that has used most"
+    bounded = account["epsilon"] is not None
+    return {
+        "path": f"/datasets/{dataset_id}/account",
+        "name": names.get(dataset_id) or "a deleted dataset",
+        "most": most,
+        "epsilon": account["epsilon"],
+        "shares": [_share(most, account["epsilon"], account["cap_epsilon"])]
+        if bounded and account["cap_epsilon"]
+        else [],
+    }

@@ -196,7 +196,7 @@ async def _sandbox(page: Page, form: Form, made: list[str]) -> str | None:
 async def close(page: Page, form: Form) -> Response:
     where = f"/studies/{page.path['study_id']}"
     await page.api.post(f"/v1{where}:close", key=form.key)
-    return page.go(where, "Closed: no further query is answered. What has left cannot come back.")
+    return page.go(where, "Closed: the curator answers no further query. The vendor keeps what it received.")
 
 
 add_housekeeping(

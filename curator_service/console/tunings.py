@@ -13,7 +13,7 @@ from service_kit.console.forms import sent
 pages = Pages()
 _TRAIL = [("Tunings", "/tunings")]
 _CHOSEN = ("validation_dataset_id", "score.kind", "score.training_dataset_id", "method.name")
-_CHANGED = "You changed something after you had looked at it: nothing was charged. This is what it would be now."
+_CHANGED = "You changed something after the preview, so nothing was charged. This is the price and the promise now."
 Datasets = dict[str, wire.DatasetView]
 
 
@@ -159,7 +159,7 @@ async def events(page: Page) -> Response:
 async def cancel(page: Page, form: Form) -> Response:
     """Cancel a tuning; its charge stays spent."""
     await page.api.post(f"{_path(page)}:cancel", key=form.key)
-    return page.go(f"/tunings/{page.path['tuning_id']}", "Cancelled. What it was charged stays spent.")
+    return page.go(f"/tunings/{page.path['tuning_id']}", "Cancelled. Its charge stays.")
 
 
 def _path(page: Page) -> str:

@@ -42,7 +42,7 @@ async def register(page: Page, form: Form) -> Response:
     view = await page.api.read(f"/v1/uploads/{page.path['upload_id']}", wire.PendingUpload)
     fields = read(form, view)
     if view.registered_as and not form.has("again"):
-        form.wrong("again", "Tick this to register the same file once more")
+        form.wrong("again", "Tick this to register the same file again")
     if not form.ok:
         return await show(page, view, form.again(), 422)
     return await store(page, view, fields, form)
@@ -74,12 +74,16 @@ async def store(page: Page, view: wire.PendingUpload, fields: dict[str, str], fo
         return await show(page, view, failed, problem.status)
     made, left_out = wire.DatasetView.model_validate(reply, strict=False), ""
     if made.rows_left_out:
-        left_out = f"; {made.rows_left_out:,} rows left out, in which a value is missing"
+        left_out = f"; {_records(made.rows_left_out)} with a missing value left out"
     if made.person_rows_dropped:
-        left_out += f"; {made.person_rows_dropped:,} rows left out, whose person has more"
+        left_out += f"; {_records(made.person_rows_dropped)} left out, because their person has more"
     unread = f"; {len(made.dropped)} more in the file were neither read nor stored" if made.dropped else ""
-    words = f"Registered: {made.rows:,} rows, {len(made.columns)} columns{unread}{left_out}."
+    words = f"Registered: {_records(made.rows)}, {len(made.columns)} columns{unread}{left_out}."
     return page.go(f"/datasets/{made.id}", words)
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count:,} records"
 
 
 def in_words(fault: Any) -> str:
@@ -131,11 +135,11 @@ def read(form: Form, view: wire.PendingUpload) -> dict[str, str]:
     """The fields of a registration; faults are added to ``form.errors``."""
     person, rows = form.get("person"), form.get("rows_per_person")
     if person and not rows:
-        form.wrong("rows_per_person", "Say how many rows of one person are kept")
+        form.wrong("rows_per_person", "Say how many records of one person to keep")
     elif person:
         form.integer("rows_per_person")
     if rows and not person:
-        form.wrong("person", "Name the column that says whose each row is")
+        form.wrong("person", "Name the column of persons")
     columns = [
         choice
         for i, column in enumerate(view.columns)

@@ -221,7 +221,7 @@ def current_price(spec: StudyCreate, release: Concrete, before: Price) -> Price:
 def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
     unit = _unit(spec)
     if costs.release is None:
-        release = f"The release has no finite epsilon: no sum bounds what a {unit} loses."
+        release = f"The release has no finite epsilon, so no sum bounds the epsilon of a {unit}."
     elif isinstance(spec.release, IdentityRelease):
         release = "The release uses no epsilon: its records are declared public."
     else:
@@ -238,14 +238,14 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     about = "group" if is_groups(spec) else unit
     sentence, k = f"{release} {answer} {_allowed(of_row, of_study, about)}", spec.rows_per_person
     if costs.answer and _corrections_cost_more(spec, of_row):
-        sentence += " Each correction of an answer costs as much again, which is not counted here."
+        sentence += " Each correction of an answer uses as much again, which is not counted here."
     if k > 1 and not spec.person_column:  # declared, not enforced
         sentence += (
-            f" These figures are per record: a person with {k} records, as declared, loses {k} times each epsilon"
+            f" These figures are per record: a person with {k} records, as declared, uses {k} times each epsilon"
         )
         if costs.failure and costs.release is not None:
             delta = group_delta(Decimal(text(costs.release)), Decimal(repr(costs.failure)), k)
-            sentence += f", and the release's delta is {delta} for her"
+            sentence += f", and the release's delta is {delta} for this person"
         sentence += "."
     return sentence
 
@@ -278,7 +278,7 @@ def _group_in_words(release: int | None, answer: int, of_row: int | None, of_stu
     first = text(release + most * answer)
     number = "" if of_study is None else f"{of_study} "
     return (
-        f"{each} A record is in one group: {number}answers about different groups cost it epsilon {first} in all, "
+        f"{each} A record is in one group: {number}answers about different groups use epsilon {first} of it in total, "
         "with the release."
     )
 
@@ -349,12 +349,12 @@ def _loss_of_rows(
 
 def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float, unit: str, declared: str) -> str:
     if not rows:
-        return "There are no rows."
+        return "There are no records."
     worst, whole = rows[-1], _loss_in_words(study, delta, failure)
     return (
-        f"The {unit} that was queried most has lost {_loss_in_words(worst, delta, failure)} "
-        f"by {_answers(worst.answers, '')}{declared}; the study in all {whole}. The sum holds however the "
-        "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
+        f"The {unit} that was queried most has used {_loss_in_words(worst, delta, failure)} "
+        f"by {_answers(worst.answers, '')}{declared}. The study has used {whole} in total. The sum holds for every way "
+        "to choose queries. The tight figure assumes that the numbers of answers were fixed before."
     )
 
 

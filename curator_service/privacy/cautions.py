@@ -65,7 +65,7 @@ def of_delta(field: str, delta: float, n: int) -> list[Caution]:
     if delta * n < PUBLISHED_LARGE:
         return []
     message = (
-        f"delta is {delta:g}, and the dataset has {n:,} rows. A program that publishes each record whole with "
+        f"delta is {delta:g}, and the dataset has {n:,} records. A program that publishes each record whole with "
         f"probability delta keeps this promise, and publishes {delta * n:.2g} records on average. Take less than "
         f"{PUBLISHED_LARGE / n:.1g}."
     )
@@ -83,12 +83,15 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
     if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
         field = search_noise.field_of_delta(spec)
         if field == "release.sensitivity":
-            far, what = f"{spacing:.3g} scaled units", f"Delta is {release.sensitivity:g}. Take a larger one"
+            far, what = (
+                f"{spacing:.3g} scaled units",
+                f"The hidden change is {release.sensitivity:g}. Take a larger one",
+            )
         else:
             far, what = f"{spacing:.3g} times the hidden change", "Hide larger changes"
         message = (
             f"If {n:,} records were spread evenly over the declared bounds, the nearest other record would be {far} "
-            f"away, on average: two records as alike as that are not promised to look alike. {what}, from public "
+            f"away, on average: the release need not make two records so close look alike. {what}, from public "
             "knowledge."
         )
         cautions.append(Caution(code="sensitivity_small", field=field, message=message))
@@ -105,8 +108,8 @@ def _of_groups(spec: StudyCreate, release: GroupsRelease) -> list[Caution]:
         return []
     message = (
         f"In a group of {release.min_count} records the noise of an answer has a standard deviation of {noise:.2g} C, "
-        "and y lies within C of its centre: such an answer says next to nothing. Leave out more groups, take fewer "
-        "groups, or a larger epsilon."
+        "and outcomes lie within C of their centre, so an answer says next to nothing. Leave out more groups, take "
+        "fewer groups, or a larger epsilon."
     )
     return [Caution(code="groups_small", field="release.min_count", message=message)]
 
@@ -125,9 +128,9 @@ def of_categories(spec: StudyCreate, one_hot: Mapping[str, Sequence[str]]) -> li
         units = sorted(spec.features[i].unit for i in used)[:2]
         if (moved := hypot(*(1 / unit for unit in units))) > delta:
             message = (
-                f"Another category of {column} moves a record by {moved:.3g} in scaled units, and {delta:g} is hidden: "
-                "which category a record has is not. To hide it, state a hidden change of 1.42, the square root "
-                "of 2, or more for each of its columns."
+                f"Another category of {column} moves a record by {moved:.3g} in scaled units, and changes up to "
+                f"{delta:g} are hidden, so the category of a record is not. To hide it, state a hidden change of "
+                "1.42, the square root of 2, or more for each of its columns."
             )
             cautions.append(Caution(code="category_not_hidden", field=f"features.{used[0]}", message=message))
     return cautions
@@ -148,7 +151,7 @@ def mean_spacing(features: list[Feature], n: int) -> float:
 def _of_answers(spec: StudyCreate) -> list[Caution]:
     if isinstance(spec.answers, NoAnswerNoise):
         message = (
-            "The vendor gets the exact outcome of every record that it queries, and no epsilon bounds that. Choose "
+            "The vendor receives the exact outcome of every record that it queries, and no epsilon bounds this. Choose "
             "answers with noise, such as auto."
         )
         return [Caution(code="exact_answers", field="answers.mechanism", message=message)]
@@ -161,16 +164,16 @@ def _of_caps(spec: StudyCreate, price: Price) -> list[Caution]:
         exact = isinstance(spec.answers, NoAnswerNoise)
         field = "budget.queries" if exact or not answers_add_up(spec) else "budget.epsilon_per_row"
         message = (
-            "No cap ends the answers: a vendor may query without end"
-            + ("." if exact or not answers_add_up(spec) else ", and so learn each y as precisely as it likes.")
+            "No cap limits the answers, so a vendor may query without end"
+            + ("." if exact or not answers_add_up(spec) else ", and so learn each outcome as precisely as it likes.")
             + " Set a cap."
         )
         return [Caution(code="no_cap", field=field, message=message)]
     if price.row_epsilon is None or amount(price.row_epsilon) <= EPSILON_LARGE:
         return []
     message = (
-        f"These caps let one record lose epsilon {price.row_epsilon} in all, by the release and its answers together. "
-        f"Set a cap of {EPSILON_LARGE} or less on epsilon per row."
+        f"Under these caps one record may use epsilon {price.row_epsilon} in total, by the release and its answers. "
+        f"Set a cap of {EPSILON_LARGE} or less on epsilon per record."
     )
     return [Caution(code="row_epsilon_large", field="budget.epsilon_per_row", message=message)]
 

@@ -30,7 +30,8 @@ from curator_service.privacy.calibration import Concrete, concrete, failure
 from curator_service.privacy.prices import answers_add_up, exact, group_delta, is_groups
 
 EXACT_ANSWERS = (
-    "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
+    "The curator returns the exact outcome of each queried record, without privacy noise. The number of records is "
+    "public."
 )
 _ANSWER_LAWS = {
     "laplace": "clipped, with Laplace noise",
@@ -38,16 +39,16 @@ _ANSWER_LAWS = {
     "piecewise": "clipped, then a value of a bounded interval",
 }
 _DIGITS = Context(prec=3, rounding=ROUND_CEILING)
-SANDBOX = "Sandbox: made-up rows and values; no person is behind it."
+SANDBOX = "Sandbox: made-up records and outcomes. No person is behind it."
 CHOOSING = (
-    "Made from the private records. Choosing by this leaks what is not counted: epsilon, delta, Delta, r, the "
-    "mechanism, caps, bounds, scales, the kernel, and whether to release at all are taken as public. Choose them from "
-    "public knowledge, and use this only to check what you chose."
+    "Computed from the private records. Choosing by this leaks what is not counted: epsilon, delta, the hidden "
+    "change, r, the mechanism, caps, bounds, scales, the kernel, and whether to release are taken as public. Choose "
+    "them from public knowledge, and use this only to check your choice."
 )
 """What the owner reads beside every figure that is computed from private records before a release."""
 SIMULATION = (
-    "A simulation: no person is behind it. Each answer stands for another person's, and all answers about a row are "
-    "made from one stored value of a dataset that its owner declares public."
+    "A simulation: no person is behind it. Each answer stands for another person's, and all answers about a "
+    "record are made from one stored value of a dataset that its owner declares public."
 )
 
 
@@ -69,8 +70,8 @@ def guarantee(
     if withdrawn is not None:
         promised = (
             f"Withdrawn: {withdrawn.rstrip('. ')}. Do not rely on what {ran.mechanism} promised for the features. "
-            "No new release is made with it; Z that has left cannot come back, so a study that is open goes on "
-            f"answering queries until its owner closes it. It was: {promised}"
+            "The curator makes no new release with it. A vendor keeps a release that it received, so an open study "
+            f"continues to answer queries until its owner closes it. It was: {promised}"
         )
     simulated = public and spec.privacy_unit == "answer" and isinstance(spec.measurement, ColumnMeasurement)
     label = f"{SIMULATION} " if simulated else ""
@@ -94,13 +95,11 @@ def belief(release: Concrete, *, record: str | None = None) -> str | None:
     most = surest(amount(record or release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
-    values = (
-        "any two records" if isinstance(release, GroupsRelease) else "two values that differ by what is hidden (Delta)"
-    )
+    values = "any two records" if isinstance(release, GroupsRelease) else "two values that differ by the hidden change"
     who = f"someone undecided (50/50) between {values}"
     if record is not None:
         return f"From the release and all answers that the cap on a record allows, {who} becomes {share}."
-    return f"From the release alone, {who} becomes {share}{but}. Answers come on top."
+    return f"From the release alone, {who} becomes {share}{but}. Answers add to this."
 
 
 def _percent_up(share: float) -> str:
@@ -111,7 +110,7 @@ def _percent_up(share: float) -> str:
 def unit_of_privacy(spec: StudyCreate) -> str:
     """Whose data the guarantee of a study is about, in words."""
     if not answers_add_up(spec):
-        return "One record for its features, and for each answer the person behind it, who is another one each time."
+        return "One record for its features. For each answer the person behind it, a different person each time."
     if is_groups(spec):
         of = f"One person: {spec.rows_per_person} records at most" if spec.person_column else "One record"
         return f"{of}, whole: all features and the value behind the answers together."
@@ -146,19 +145,19 @@ def neighbours(spec: StudyCreate, release: Concrete | None = None, left_out: Seq
 
 def _release(release: Concrete, spec: StudyCreate) -> str:
     d, k = len(spec.features), spec.rows_per_person
-    whose, differ = "row's", "differ in one row, moved"
+    whose, differ = "record's", "differ in one record, moved"
     if spec.person_column:
-        whose, differ = "person's", "differ in the row of one person, moved"
+        whose, differ = "person's", "differ in the record of one person, moved"
         if k > 1:
-            differ = f"differ in the rows of one person, {k} at most, each moved"
+            differ = f"differ in the records of one person, {k} at most, each moved"
     match release:
         case IdentityRelease():
             return "None: the candidates are the records themselves, declared public by their owner."
         case PoGpUcbRelease():
             return (
-                "As published, refuted: no differential privacy; "
-                f"{d + 1} known rows reconstruct the rest where r >= {d}, and r exact linear functionals of every "
-                f"other row where r < {d}."
+                "As published, and refuted: no differential privacy. "
+                f"{d + 1} known records reconstruct all others if r >= {d}, and r exact linear functionals of every "
+                f"other record if r < {d}."
             )
         case GroupsRelease():
             replaced = "one record is replaced by any other"
@@ -169,8 +168,9 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
                 what = f"the groups' centres (epsilon {cells.epsilon}) and the numbers of records by group together"
                 public = "A record belongs to the nearest centre"
             return (
-                f"{release.epsilon}-differential privacy of {what}, for a whole record: where {replaced}, features and "
-                f"y, any event is at most e^{release.epsilon} times as probable, whatever an attacker knows. {public}."
+                f"{release.epsilon}-differential privacy of {what}, for a whole record: if {replaced}, features and "
+                f"outcome, any event is at most e^{release.epsilon} times as probable, whatever an attacker knows. "
+                f"{public}."
             )
         case GaussianRelease() | GaussianProjectionRelease() | PlanarLaplaceRelease() if delta := failure(release):
             return (
@@ -195,36 +195,36 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
     if is_groups(spec):
         return _of_groups(spec, answers.epsilon, release)
     text = (
-        f"Each released y is {answers.epsilon}-differentially private ({_ANSWER_LAWS[answers.mechanism]}): no other "
-        f"value of y makes an answer more than e^{answers.epsilon} times as probable. The number of rows is public, "
-        "and the vendor chooses which candidates to query."
+        f"Each answer is {answers.epsilon}-differentially private ({_ANSWER_LAWS[answers.mechanism]}): another "
+        f"outcome makes an answer at most e^{answers.epsilon} times as probable. The number of records is public, and "
+        "the vendor chooses which candidates to query."
     )
     if answers.plays == "mean":
         text += " Several measurements of a candidate in one query are released once, as their mean: this holds for "
         text += "all of them." if answers_add_up(spec) else "each of them, as another person's."
     if not isinstance(spec.measurement, ColumnMeasurement):
-        text += " A corrected answer is released again: its loss adds to that of the answer before it."
+        text += " A corrected answer is released again, and its epsilon adds to that of the answer before it."
     if not answers_add_up(spec):
         return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
-    cap = min(caps, key=amount, default=None)  # what bounds the study bounds each row
-    whose = "the rows of one person" if spec.person_column else "one row"
+    cap = min(caps, key=amount, default=None)  # what bounds the study bounds each record
+    whose = "the records of one person" if spec.person_column else "one record"
     if release is not None:
         delta = getattr(release, "delta", None)
         most = cap if delta is None else f"({cap}, {delta!r})"
         added, to = f"Answers about {whose} add up, with the release", f", to {most} at most."
-    else:  # public records cost 0, and an unsound release has no bound
+    else:  # public records use 0, and an unsound release has no bound
         added, to = f"Answers about {whose} add up", f" to {cap} at most."
     return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
 
 
 def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str:
-    """The promise about answers of groups. ``release``: None where that of the numbers of records is withdrawn."""
-    whose = "The records of one person" if spec.person_column else "A record"
+    """The promise about answers of groups. ``release``: None if that of the numbers of records is withdrawn."""
+    whose = "The records of one person use" if spec.person_column else "A record uses"
     text = (
-        f"Each answer is the mean of a group's clipped y with Laplace noise: {epsilon}-differentially private for what "
-        f"stays in the group, and half of that for what leaves or enters it. {whose} can only be in the groups that "
-        "lose most, so the sum is at most that of the group which was queried most, however many others were queried"
+        f"Each answer is the mean of a group's clipped outcomes with Laplace noise: {epsilon}-differentially private "
+        f"for a change within the group, and half of that for a record that leaves or enters it. {whose} at most the "
+        "epsilon of the group that was queried most, however many others were queried"
     )
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     if not caps:
@@ -236,44 +236,76 @@ def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str
 # --- what is not promised -------------------------------------------------------------------------
 
 
+Applies = Callable[[StudyCreate, Concrete], bool]
+
+
+def _always(spec: StudyCreate, release: Concrete) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A property that is not protected, and the studies that it applies to."""
 
     heading: str
     says: str
-    applies: Callable[[StudyCreate, Concrete], bool] = lambda spec, release: True
+    applies: Applies = _always
+    also: tuple[tuple[str, Applies], ...] = ()
+    """More sentences, each with the studies that it applies to."""
     adds: Callable[[StudyCreate], str] = lambda spec: ""
     """What a study's own numbers add to it."""
 
-    def sentence(self, spec: StudyCreate) -> str:
-        return f"{self.heading}: {self.says}{self.adds(spec)}"
+    def sentence(self, spec: StudyCreate, release: Concrete) -> str:
+        """The gap of a study with its heading."""
+        more = "".join(f" {says}" for says, applies in self.also if applies(spec, release))
+        return f"{self.heading}: {self.says}{more}{self.adds(spec)}"
+
+    @property
+    def whole(self) -> str:
+        """All that the gap says of any study."""
+        return " ".join((self.says, *(says for says, _ in self.also)))
 
 
 def _is_sound(release: Concrete) -> bool:
     return not isinstance(release, IdentityRelease | PoGpUcbRelease)
 
 
+def _of_groups_release(spec: StudyCreate, release: Concrete) -> bool:
+    return isinstance(release, GroupsRelease)
+
+
+def _published(spec: StudyCreate, release: Concrete) -> bool:
+    return isinstance(release, PoGpUcbRelease)
+
+
+def _has_delta(spec: StudyCreate, release: Concrete) -> bool:
+    return bool(failure(release))
+
+
+def _has_caps(spec: StudyCreate, release: Concrete) -> bool:
+    return any(cap is not None for cap in spec.budget.model_dump().values())
+
+
 GAPS: tuple[Gap, ...] = (
     Gap(
         "Features",
-        "without a sound release they are published as they are, or can be rebuilt from a few known rows.",
+        "without a sound release the vendor receives the features as they are, or anyone who knows a few records can "
+        "rebuild the others.",
         lambda spec, release: not _is_sound(release),
     ),
     Gap(
-        "Changes larger than Delta",
-        "a person whose features could have been further away than Delta, in scaled units, gets weaker protection the "
-        "further their values could have been.",
+        "Changes larger than the hidden change",
+        "a record whose features could differ by more than the hidden change, in scaled units, has weaker protection.",
         lambda spec, release: _is_sound(release) and not isinstance(release, GroupsRelease),
     ),
     Gap(
-        "y",
-        "without an answer mechanism the vendor gets the exact value; measurement noise is no privacy.",
+        "Outcomes",
+        "without an answer mechanism the vendor receives the exact outcome. Measurement noise gives no privacy.",
         lambda spec, release: isinstance(spec.answers, NoAnswerNoise),
     ),
     Gap(
-        "Answers about one row",
-        "without a cap on epsilon per row they add up without a limit.",
+        "Answers about one record",
+        "without a cap on epsilon per record they add up without a limit.",
         lambda spec, release: (
             not isinstance(spec.answers, NoAnswerNoise)
             and answers_add_up(spec)
@@ -283,37 +315,47 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Answers about one person",
-        "each is counted as another person's; where one person is behind several, the losses add up.",
+        "each is counted as another person's. If one person is behind several, their epsilons add up.",
         lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and not answers_add_up(spec),
     ),
     Gap(
-        "A person with several rows",
-        "where the file does not say whose each row is, the promise is for a row: a person with k rows loses k times "
-        "as much (and with a delta k e^((k - 1) epsilon) times the delta).",
+        "A person with several records",
+        "the file does not say which records are one person's, so the guarantee is for a record. A person with k "
+        "records uses k times the epsilon of a record.",
         lambda spec, release: _is_sound(release) and not spec.person_column,
+        (("The delta of such a person is k e^((k - 1) epsilon) times the delta of a record.", _has_delta),),
         lambda spec: _declared(spec),
     ),
     Gap(
-        "Rows of one person",
-        "which rows are the same person's, and how many each person has, is not hidden: a refusal at the cap on a "
-        "person can reveal it to the vendor, and the exposure of rows to auditors.",
+        "Records of one person",
+        "the release does not hide which records are the same person's, nor how many records each person has. A "
+        "refusal at the cap on a person can reveal it to the vendor, and the epsilon by candidate to auditors.",
         lambda spec, release: spec.person_column,
     ),
     Gap(
         "Sizes",
-        "how many rows there are, the shape of Z, and the mechanism are public. Where rows with missing values were "
-        "left out, how many are left depends on which records have gaps, so neighbours have the same gaps: "
-        "whether a cell is missing, or outside the list of categories, is not hidden there.",
+        "the number of records, the shape of the release and the mechanism are public. If records with missing values "
+        "were left out, the number of the others depends on the gaps. So neighbours have the same gaps: the release "
+        "does not hide that a value is missing, or outside the list of categories.",
     ),
     Gap(
         "Queries",
-        "the vendor knows which candidates were queried, how often and when, since it chose them. A refusal states "
-        "what its own grant has spent, and no amount of another; but whether a request is refused depends on what all "
-        "vendors of the study have spent, so requests of several sizes show how much the others have left.",
+        "the vendor chose the queries, so it knows which candidates were queried, how often and when.",
+        also=(
+            (
+                (
+                    "A refusal states what its own grant has used, and no amount of another. Whether a request is "
+                    "refused depends on what all vendors of the study have used, so requests of several sizes show "
+                    "how much the others have left."
+                ),
+                _has_caps,
+            ),
+        ),
     ),
     Gap(
         "Timing",
-        "replies leave when ready, so their delay can reveal a little. Set a fixed reply time to prevent it.",
+        "the curator replies when it is ready, so the delay can reveal a little. Set a fixed reply time to prevent "
+        "this.",
         lambda spec, release: spec.reply_after_ms is None,
     ),
     Gap(
@@ -323,20 +365,29 @@ GAPS: tuple[Gap, ...] = (
         lambda spec, release: not isinstance(spec.measurement, ColumnMeasurement),
     ),
     Gap(
-        "What the owner replies",
-        "whether a recommendation is accepted, rejected or measured, how a request for budget is decided, and the "
-        "words with it reach the vendor: where the owner decided by looking at the record, nothing counts that.",
+        "Decisions of the owner",
+        "the vendor learns whether the owner accepts, rejects or measures a recommendation, decides on a request for "
+        "budget, and the owner's message. If the owner looked at the record to decide, no epsilon counts that.",
     ),
     Gap(
         "Public inputs",
-        "epsilon, delta, Delta, r, the mechanism, caps, bounds, scales, the kernel, lists of categories, values that "
-        "fill gaps, the parts or centres that are declared for groups, their number and smallest size, and whether to "
-        "release at all are taken as public: where they were computed from the records, or chosen by looking at them, "
-        "as in a preview or a forecast on the records, nothing of what is promised holds.",
+        "epsilon, delta, the hidden change, r, the mechanism, caps, bounds, scales, the kernel, lists of categories, "
+        "values that fill gaps, and whether to release are taken as public. If the owner computed them from the "
+        "records, or chose them by looking at the records, as in a preview or a forecast on the records, no guarantee "
+        "holds.",
+        also=(
+            (
+                (
+                    "The same is true of the parts or centres that are declared for groups, their number and smallest "
+                    "size."
+                ),
+                _of_groups_release,
+            ),
+        ),
     ),
     Gap(
         "Several studies of one dataset",
-        "what studies and tunings of one file cost a record adds up in the account of that file. Two files that share "
+        "the account of a file adds up what its studies and tunings use of a record. Two files that hold the same "
         "people are two accounts: the owner has to add them.",
     ),
     Gap(
@@ -344,17 +395,33 @@ GAPS: tuple[Gap, ...] = (
         "what the records show about people in general is meant to be learned, and applies to each person too.",
     ),
     Gap(
-        "Who withdraws",
-        "what has left cannot come back. A record can be withheld from then on: it is declined to vendors, which "
-        "shows them that it was withheld or not measured, and left out of later releases; its candidate stays with "
-        "them, and the logs stay. Where candidates are groups it is left out of their sums, and nothing shows that.",
+        "Withdrawal of consent",
+        "a vendor keeps what it received. The owner can withhold a record: from then on the curator declines it to "
+        "vendors, who see that it was withheld or not measured, and leaves it out of later releases.",
+        also=(
+            (
+                "A candidate that was sent stays with the vendor, and the logs stay.",
+                lambda spec, release: not isinstance(release, GroupsRelease),
+            ),
+            (
+                "If candidates are groups, the curator leaves the record out of their sums, and nothing shows that.",
+                _of_groups_release,
+            ),
+        ),
     ),
     Gap(
-        "Who sees what",
-        "the promise is about what the vendor gets, and so about everyone to whom the vendor passes it on. The "
-        "curator's machine, people who can read its folder, and the owner, with previews and reports, see what no "
-        "noise protects. Auditors read in the log that a release was abandoned or a forecast failed: with the "
-        "published mechanism PO-GP-UCB that can show them that features are linearly dependent.",
+        "Other readers",
+        "the guarantee is about what the vendor receives, and so about everyone to whom the vendor passes it on. The "
+        "curator's machine, people who can read its folder, and the owner see values without noise.",
+        also=(
+            (
+                (
+                    "Auditors read in the log that a release was abandoned or a forecast failed. With the published "
+                    "mechanism this can show them that features are linearly dependent."
+                ),
+                _published,
+            ),
+        ),
     ),
 )
 
@@ -362,24 +429,24 @@ GAPS: tuple[Gap, ...] = (
 def not_protected(spec: StudyCreate, release: Concrete | None = None) -> list[str]:
     """The gaps of a study, in words for every party."""
     ran = release or concrete(spec)[0]
-    return [gap.sentence(spec) for gap in GAPS if gap.applies(spec, ran)]
+    return [gap.sentence(spec, ran) for gap in GAPS if gap.applies(spec, ran)]
 
 
 def _declared(spec: StudyCreate) -> str:
-    """The loss of a person with as many rows as the owner declares, where that is more than one."""
+    """What a person with as many records as the owner declares uses by the release, if they are more than one."""
     k = spec.rows_per_person
     if k == 1 or not isinstance(spec.release, SoundRelease):
         return ""
     return (
-        f" The owner declares {k} rows of a person at most: by the release she loses "
+        f" The owner declares at most {k} records of a person, who uses by the release "
         f"{of_person(amount(spec.release.epsilon), getattr(spec.release, 'delta', None), k)}."
     )
 
 
 def of_person(epsilon: Decimal, delta: float | None, k: int) -> str:
-    """What a person with ``k`` rows loses where each row is promised (epsilon, delta), by group privacy."""
+    """What a person with ``k`` records uses if each record is promised (epsilon, delta), by group privacy."""
     if not delta:
-        return f"{k} times as much, {exact(k * epsilon)}"
+        return f"epsilon {exact(k * epsilon)}"
     return f"epsilon {exact(k * epsilon)} with delta {group_delta(epsilon, Decimal(repr(delta)), k)}"
 
 

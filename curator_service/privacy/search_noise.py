@@ -69,9 +69,9 @@ def _gap(regret: float) -> str:
 
 def _of_ratio(ratio: float) -> str:
     if ratio >= CHANCE:
-        meaning = "expect a search on Z to be no better than random records"
+        meaning = "expect a search to be no better than random records"
     else:
-        meaning = "a search on Z can tell records apart" if ratio <= CLEAR else "expect a search on Z to lose much"
+        meaning = "a search can tell records apart" if ratio <= CLEAR else "expect a much worse search"
     return f"Noise moves a record {ratio:.2g} times as far as two points of the declared box are apart: {meaning}."
 
 
@@ -90,14 +90,12 @@ def of_records(spec: StudyCreate, box: float | None, distance: float) -> list[Ca
     if box is None or box >= CHANCE or isinstance(spec.release, IdentityRelease):
         return []
     if distance == 0:
-        message = "All of your records are alike in these features: a search on Z finds no better than random records."
+        message = "All of your records are alike in these features, so a search is no better than random records."
         return [Caution(code="noise_hides_search", field=field_of_delta(spec), message=f"{message} Choose others.")]
     ratio = box * _apart(spec.features) / distance
     if ratio < CHANCE_OF_RECORDS:
         return []
-    says = (
-        f"Noise moves a record {ratio:.2g} times as far as two of your records are apart: expect a search on Z to be "
-    )
+    says = f"Noise moves a record {ratio:.2g} times as far as two of your records are apart: expect a search to be "
     return [_caution(spec, f"{says}no better than random records.")]
 
 

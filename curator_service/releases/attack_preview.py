@@ -121,10 +121,10 @@ def not_tried(
         )
         parts.append(f"{', '.join(first + missing)} ({why})")
     if small:
-        why = "more rows are needed than the study has, or than a preview draws of one as wide"
+        why = "they need more records than the study has, or than a preview draws of a study as wide"
         parts.append(f"{', '.join(small)} ({why})")
     return (
-        f"Not tried: {'; '.join(parts)}. On the curator's machine, `blindopt-curator attack STUDY` takes more rows, "
+        f"Not tried: {'; '.join(parts)}. On the curator's machine, `blindopt-curator attack STUDY` takes more records, "
         "and its time."
     )
 

@@ -33,7 +33,7 @@ from service_kit.store.stored_replies import StoredReply
 
 _EXACT = Context(prec=100)
 _PLAN_WAIT_SECONDS = 1.0
-WITHHELD = "a record was withheld meanwhile, so the result was dropped; what it was charged stays spent: ask again"
+WITHHELD = "a record was withheld meanwhile, so the result was dropped; its charge stays: ask again"
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
 
 
@@ -46,7 +46,7 @@ class Tunings(Jobs[Reply]):
     """
 
     noun = "tuning"
-    stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
+    stopped = "the curator was stopped before this tuning was done: ask for it again; its charge stays"
     _table = tunings
 
     def __init__(
@@ -273,7 +273,7 @@ class Tunings(Jobs[Reply]):
 
     def _ending(self, reply: Reply) -> dict[str, Any]:
         if reply.ended is None:
-            return {"state": "failed", "problem": f"{reply.problem}; what it was charged stays spent"}
+            return {"state": "failed", "problem": f"{reply.problem}; its charge stays"}
         return {"state": "completed", "outcome": reply.ended.model_dump_json(), "progress": 1.0}
 
     def _count_withheld(self, db: Connection, tuning: wire.TuningCreate) -> int:

@@ -41,7 +41,7 @@ def not_protected_page() -> str:
         "apply to it (`not_protected`). [Privacy in two pages](../privacy-in-two-pages.md#what-is-not-protected) has "
         "the main ones."
     )
-    gaps = "".join(f"- **{gap.heading}**: {gap.says}\n" for gap in GAPS)
+    gaps = "".join(f"- **{gap.heading}**: {gap.whole}\n" for gap in GAPS)
     return f"# What is not protected\n\n{about}\n\n{gaps}"
 
 

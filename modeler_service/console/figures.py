@@ -53,10 +53,10 @@ def beliefs(run: wire.RunView, trials: Sequence[wire.CurvePoint]) -> Chart | Non
 
 
 def landscape(run: wire.RunView, view: wire.PosteriorMap) -> Chart:
-    """Candidates on the first two principal axes of Z, coloured by their posterior mean."""
+    """Candidates on the first two principal axes of the release, coloured by their posterior mean."""
     queried = [point for point in view.points if point.asked]
     others = [point for point in view.points if not point.asked]
-    first, second = (f"{100 * share:.0f} % of the variance of Z" for share in view.shares)
+    first, second = (f"{100 * share:.0f} % of the variance of the release" for share in view.shares)
     return charts.scatter(
         "map",
         "What the model expects of each candidate",
@@ -84,11 +84,13 @@ _SLICES = 4
 
 
 def relevance(view: wire.PosteriorSlices) -> list[Chart]:
-    """How much each axis of Z explains, and slices along those that explain most."""
+    """How much each axis of the release explains, and slices along those that explain most."""
     word = {"column": "column", "principal_axis": "principal axis"}[view.by]
     values = [charts.Bar(f"{word} {axis.axis}", 100 * axis.relevance) for axis in view.axes]
     shown = [
-        charts.bars("relevance", f"Relevance by {word} of Z", values, value="% of the variation explained", name=word)
+        charts.bars(
+            "relevance", f"Relevance by {word} of the release", values, value="% of the variation explained", name=word
+        )
     ]
     for axis in view.axes[:_SLICES]:
         means = Series(
@@ -99,7 +101,9 @@ def relevance(view: wire.PosteriorSlices) -> list[Chart]:
             [group.high for group in axis.parts],
         )
         title = f"Slice along {word} {axis.axis}"
-        shown.append(charts.line(f"slice-{axis.axis}", title, [means], x=f"{word} {axis.axis} of Z", y="expected"))
+        shown.append(
+            charts.line(f"slice-{axis.axis}", title, [means], x=f"{word} {axis.axis} of the release", y="expected")
+        )
     return shown
 
 

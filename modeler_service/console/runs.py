@@ -166,9 +166,9 @@ def _add_command(name: str, done: str) -> None:
         return await _do(page, form, name, done)
 
 
-_add_command("pause", "The run pauses after the query under way.")
-_add_command("resume", "The run goes on.")
-_add_command("stop", "The run ends after the query under way; what was answered is kept.")
+_add_command("pause", "The run pauses after the current query.")
+_add_command("resume", "The run continues.")
+_add_command("stop", "The run ends after the current query. Its answers are kept.")
 add_housekeeping(
     pages,
     "/runs",
@@ -178,7 +178,7 @@ add_housekeeping(
         "archive": "The run is archived: it is under Runs, Archived.",
         "unarchive": "The run is out of the archive.",
         "label": "Note and tags are saved.",
-        "delete": "The run is deleted. The logs stay, and so does what the owner counted.",
+        "delete": "The run is deleted. The logs and the owner's charges stay.",
     },
     _shown,
 )
@@ -187,7 +187,7 @@ add_housekeeping(
 @pages.post("/runs/{run_id}:replace_token", roles=("vendor",))
 async def replace_token(page: Page, form: Form) -> Response:
     """Replace the token of a run by another one of the same grant."""
-    return await _do(page, form, "replace_token", "The run goes on under the new token.", {"token": form.get("token")})
+    return await _do(page, form, "replace_token", "The run continues with the new token.", {"token": form.get("token")})
 
 
 async def _do(page: Page, form: Form, command: str, done: str, body: object = None) -> Response:

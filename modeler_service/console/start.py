@@ -26,7 +26,7 @@ ALGORITHMS = [
     ("ldp_ata", "ATA-GP-UCB as published, for private answers"),
     ("ldp_tgp", "TGP-UCB as published, for private answers"),
     ("ldp_moma", "MoMA-GP-UCB as published, for private answers"),
-    ("random", "Random candidates: the yardstick"),
+    ("random", "Random candidates, to compare with"),
 ]
 KERNELS = [
     ("squared_exponential", "Squared exponential"),

@@ -120,7 +120,7 @@ def owner_opens_a_study(olga):
         olga.fill(f"largest of {name}", str(upper))
     olga.press("Next")
     olga.tick("Small ones")
-    olga.fill("Column of y", "progression")
+    olga.fill("Column of the outcome", "progression")
     olga.press("Next")
     olga.fill("epsilon", "6")
     olga.press("Next")

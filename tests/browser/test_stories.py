@@ -76,15 +76,15 @@ def by_hand(scripts=True):
             "People measure it": True,
             "Question": "Visit the house and estimate what it would sell for.",
             "Unit of y": "k€",
-            "Smallest value that can be": "50",
-            "Largest value that can be": "2000",
+            "Smallest allowed value": "50",
+            "Largest allowed value": "2000",
             "house": True,
             "area_m2": True,
             "built": True,
         },
         "Release": {"epsilon": "6", "area_m2: hide a change of": "22", "built: hide a change of": "12.5"},
         "Answers": {"Nothing": True},
-        "Budget": {"How many measurements may the vendor ask for in all?": "100", **KERNEL},
+        "Budget": {"How many measurements may the vendor query in total?": "100", **KERNEL},
     }
 
 

@@ -46,7 +46,7 @@ def upload(person: Visitor, name: str, csv: bytes) -> str:
     person.open("/console/datasets/new")
     person.page.get_by_label("File").set_input_files([{"name": f"{name}.csv", "mimeType": "text/csv", "buffer": csv}])
     person.press("Check and store")
-    again = person.page.get_by_label("Register this file once more")
+    again = person.page.get_by_label("Register this file again")
     if again.count():
         again.check()
         person.press("Store these columns")
@@ -79,7 +79,7 @@ def draft(person: Visitor, dataset: str, steps: Mapping[str, Fields], look: Call
 def release(person: Visitor) -> None:
     """Release the draft whose page is open."""
     person.page.get_by_label("I have read what is promised and what is not").check()
-    if (high := person.page.get_by_label("The preview found a high risk, and I release it all the same")).is_visible():
+    if (high := person.page.get_by_label("The preview found a high risk, and I release it anyway")).is_visible():
         high.check()
     person.press("Release")
     person.page.get_by_text("Released: the study is open.").wait_for()

@@ -113,7 +113,7 @@ def test_a_row_is_never_named(context, outbox, small):
     charges = ledger.charge_answers(spec, Balance(release=10**12, total=10**12), [(317, 2)], {317: RowBalance()})
     context.database.write(lambda db: budgets.note_caps(db, context.outbox, STUDY, spec, charges))
     (notice,) = outbox()
-    assert notice.sentence == f"100 % of the cap epsilon_per_row of study {STUDY} is spent."
+    assert notice.sentence == f"100 % of the cap epsilon_per_row of study {STUDY} is used."
     assert "317" not in notice.model_dump_json(exclude={"id", "at"})  # which hold digits of their own
 
 
@@ -129,7 +129,7 @@ def test_the_account_of_a_file_has_a_notice_for_each_cap(context, outbox):
     assert charged("8", "0.000001") == [("epsilon", 80)]
     assert charged("10", "0.000009") == [("epsilon", 80), ("delta", 90)]
     assert charged("10", "0.00001") == [("epsilon", 80), ("delta", 90)]
-    assert outbox()[0].sentence == "80 % of the cap epsilon of dataset ds_0123456789abcdef is spent."
+    assert outbox()[0].sentence == "80 % of the cap epsilon of dataset ds_0123456789abcdef is used."
 
 
 def test_a_query_that_waits_has_a_notice_with_the_number_of_its_measurements(context, outbox):

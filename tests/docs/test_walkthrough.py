@@ -103,7 +103,7 @@ def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_serv
     for service in (modeler, curator):
         service.stop()
     assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
-    assert "\n3-differential privacy of each row's features" in output
+    assert "\n3-differential privacy of each record's features" in output
     assert "planar Laplace, the" in output  # what auto took, and why
     assert "{'index': " in output  # what the tuning released
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23

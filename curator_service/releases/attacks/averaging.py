@@ -21,7 +21,7 @@ DRAWN_MAX = 100
 """Up to so many answers about a row are drawn; of more, the law of their mean is used."""
 DRAWN_ROWS = 25
 LAW_ROWS = 1_000
-ENDLESS = "often enough knows it as exactly as one likes: no cap ends it"
+ENDLESS = "often enough knows its outcome as exactly as it likes, because no cap limits the answers"
 """What the sentence of a finding says where no cap ends answers in noise."""
 _EXAMPLE = 1_000
 """The number of answers that a sentence gives as an example where no cap ends them."""
@@ -46,11 +46,11 @@ def attack(spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator)
         truths = np.asarray(outcomes)[rng.integers(len(outcomes), size=rows)]
     errors, sentence = _unlimited(spec, truths, rng) if k is None else _limited(spec, truths, k, rng)
     if outcomes is None and not is_exact(spec):
-        sentence += " (Tried on y spread evenly over the range: none is measured yet.)"
+        sentence += " (Tried on outcomes spread evenly over the range: none is measured yet.)"
     error, low, high = median_interval(errors)
-    unit = "error of y, in its own unit"
+    unit = "error of the outcome, in its own unit"
     if not isinstance(spec.answers, NoAnswerNoise):
-        unit = "error of y, in units of C"
+        unit = "error of the outcome, in units of C"
     return Finding(
         attack="averaging",
         figure=error,
@@ -126,37 +126,41 @@ def _clipped_normal(means: Vector, sd: float, bound: float) -> tuple[Vector, Vec
 def _limited(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) -> tuple[Vector, str]:
     """Errors (m,) of the mean of ``k`` answers, and the sentence."""
     errors = np.abs(means_of(spec, truths, k, rng) - truths)
-    question = f"Who asks for y of one row {k:,} times" if k > 1 else "Who asks for y of one row once"
+    question = f"A vendor that queries one record {k:,} times" if k > 1 else "A vendor that queries one record once"
     if is_exact(spec):
-        return errors, "Who asks for y of a row once gets it as it is: answers have no noise, and no finite epsilon."
+        return errors, "One query reveals the exact outcome of a record: answers have no noise, and no finite epsilon."
     if isinstance(spec.answers, NoAnswerNoise):
-        return errors, f"{question} knows it to within {np.median(errors):.2g} in the median; it has no finite epsilon."
+        return (
+            errors,
+            f"{question} knows its outcome to within {np.median(errors):.2g} in the median, without a finite epsilon.",
+        )
     bound, cost = spec.answers.bound, _cost(spec, k)
     guesses = np.abs(truths - spec.answers.centre)
     if np.median(guesses) <= np.median(errors):  # the middle of the range is public
         off = _percent(float(np.median(guesses)) / bound)
         return (
             guesses / bound,
-            f"{question}{cost}, does no better than by guessing the middle: {off} of C off in the median.",
+            f"{question}{cost}, does no better than by guessing the middle, {off} of C off in the median.",
         )
-    return (
-        errors / bound,
-        f"{question}{cost}, knows it to within {_percent(float(np.median(errors)) / bound)} of C in the median.",
-    )
+    off = _percent(float(np.median(errors)) / bound)
+    return errors / bound, f"{question}{cost}, knows its outcome to within {off} of C in the median."
 
 
 def _unlimited(spec: StudyCreate, truths: Vector, rng: np.random.Generator) -> tuple[Vector, str]:
     """Errors (m,) that no number of answers takes away, and the sentence."""
     example = np.median(np.abs(means_of(spec, truths, _EXAMPLE, rng) - truths))
-    start = f"Who asks for y of one row {ENDLESS}."
+    start = f"A vendor that queries one record {ENDLESS}."
     if isinstance(spec.answers, NoAnswerNoise):
+        off = f"{example:.2g}"
         sentence = (
-            f"{start} {_EXAMPLE:,} answers give it to within {example:.2g} in the median, without a finite epsilon."
+            f"{start} {_EXAMPLE:,} answers reveal its outcome to within {off} in the median, at no finite epsilon."
         )
         return np.zeros(len(truths)), sentence
     centre, bound = spec.answers.centre, spec.answers.bound
     off = _percent(float(example) / bound)
-    sentence = f"{start} {_EXAMPLE:,} answers{_cost(spec, _EXAMPLE)}, give it to within {off} of C in the median."
+    sentence = (
+        f"{start} {_EXAMPLE:,} answers{_cost(spec, _EXAMPLE)}, reveal its outcome to within {off} of C in the median."
+    )
     return np.maximum(np.abs(truths - centre) - bound, 0) / bound, sentence
 
 
@@ -192,7 +196,7 @@ def _drawn_mean(spec: StudyCreate, truth: float, k: int) -> float:
 
 
 def _cost(spec: StudyCreate, k: int) -> str:
-    return f", which cost epsilon {text(k * Prices.of(spec).answer)} together"
+    return f", with epsilon {text(k * Prices.of(spec).answer)} in total"
 
 
 def _even_outcomes(spec: StudyCreate, rows: int, rng: np.random.Generator) -> Vector:

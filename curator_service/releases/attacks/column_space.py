@@ -59,8 +59,8 @@ def attack(
     bound = implied(scores[0], scores[1], fair, public.delta, alpha)
     right, runs = int(np.sum(scores[0] <= 0) + np.sum(scores[1] > 0)), len(scores[0]) + len(scores[1])
     sentence = (
-        f"Shown a release and the two datasets it may come from, one row moved by {public.name}, an attacker names the "
-        f"right one {right:,} times of {runs:,}: {_meaning(bound, runs, public, x.shape[1], alpha)}."
+        f"Shown a release and the two datasets it may come from, one record moved by {public.name}, an attacker names "
+        f"the right one {right:,} times of {runs:,}: {_meaning(bound, runs, public, x.shape[1], alpha)}."
     )
     return Finding(
         attack="column_space",

@@ -29,9 +29,9 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "known_rows": "somebody who knows a few records rebuilds {share} of the others",
         "known_rows_noisy": "somebody who knows some records roughly rebuilds {share} of the others roughly",
         "linkage": "somebody who knows a record finds its candidate in {share} of cases",
-        "membership": "somebody who has a record says rightly whether it is in the data in {share} of cases",
+        "membership": "somebody who has a record says correctly in {share} of cases whether it is in the data",
         "column_space": "two values of a record that should look alike are distinguished in {share} of cases",
-        "averaging": "the vendor learns outcomes to within {rest} of what it would guess without asking",
+        "averaging": "the vendor learns outcomes to within {rest} of what it would guess without a query",
     }
 )
 _LOW = "Low risk: no attack did much better than a blind guess. A better attack may exist."
@@ -71,8 +71,8 @@ def verdict(findings: Sequence[Finding], *, complete: bool = True) -> Verdict | 
     share = worst.success or 0.0
     said = _HEADLINES[worst.attack].format(share=percent(share), rest=percent(1 - share))
     if worst.attack == "averaging" and share == 1:
-        said = "the vendor learns the exact outcome of each record that it asks for"
+        said = "the vendor learns the exact outcome of each record that it queries"
         if ENDLESS in worst.sentence:
-            said = "no cap ends the answers, so the vendor can ask until it knows an outcome as exactly as it likes"
+            said = "no cap limits the answers, so the vendor can query until it knows an outcome as exactly as it likes"
     grade = level(worst)
     return Verdict(level=grade, sentence=f"{grade.capitalize()} risk: {said}.{rest}")

@@ -95,7 +95,7 @@ def finding(
         low=low,
         high=high,
         confidence=1 - ALPHA,
-        unit=f"share of the other rows rebuilt {near}",
+        unit=f"share of the other records rebuilt {near}",
         distance=rebuilt.distance / scene.public.unit,
         success=share,
         blind=rebuilt.blind_share,
@@ -111,7 +111,7 @@ def _functionals(scene: Scene, count: int, rng: np.random.Generator) -> str:
     if r >= d or np.abs(off).max() > EXACT * np.abs(scene.z).max():
         return ""
     numbers = "a linear combination" if r == 1 else f"{r} linear combinations"
-    return f" But {numbers} of the {d} features of every row are known exactly."
+    return f" But {numbers} of the {d} features of every record are known exactly."
 
 
 def versus_blind(rebuilt: Rebuilt) -> str:

@@ -39,11 +39,11 @@ def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.
     best = max(reversed(ways.values()), key=lambda way: hits(way, learners) if learning else 0)
     right = hits(best, targets)
     low, high = clopper_pearson(right, len(targets))
-    learnt = f"and knows which rows {links} others are " if links else ""
+    learnt = f"and knows which candidates {links} others are " if links else ""
     part = scene.tried_on if len(whole) < scene.of else ""
     sentence = (
-        f"An attacker who has {len(targets)} records {learnt}finds the right row of Z for "
-        f"{percent(right / len(targets))} of them, among {len(whole):,} rows; a blind guess would find "
+        f"An attacker who has {len(targets)} records {learnt}finds the candidate of "
+        f"{percent(right / len(targets))} of them, among {len(whole):,} candidates. A blind guess would find "
         f"{percent(1 / len(whole))}.{part}"
     )
     return Finding(
@@ -54,7 +54,7 @@ def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.
         confidence=1 - ALPHA,
         success=right / len(targets),
         blind=1 / len(whole),
-        unit="share of records linked to their row of Z",
+        unit="share of records linked to their candidate",
         sentence=sentence,
     )
 

@@ -45,9 +45,9 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     # Each of the two shares gets half of the error probability of their difference.
     (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, judged, ALPHA / 2) for n in (hits, alarms))
     sentence = (
-        f"Asked whether a record is among those released, an attacker who knows {links} others says yes for "
-        f"{100 * hits / judged:.3g} % of those that are and for {100 * alarms / judged:.3g} % of those that are not. "
-        f"(Tried on {half:,} of the {of:,} rows.)"
+        f"An attacker who knows {links} records says of another one whether it was released: yes for "
+        f"{100 * hits / judged:.3g} % of the released ones and for {100 * alarms / judged:.3g} % of the others. "
+        f"(Tried on {half:,} of the {of:,} records.)"
     )
     return Finding(
         attack="membership",

@@ -13,6 +13,10 @@ EXACT = 1e-6
 """Below this share of Delta a guess is exact up to rounding."""
 
 
+HIDDEN = "the hidden change"
+"""What sentences call the largest change of one record that a release hides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Public:
     """The public parameters of a study: the mechanism's law, and Delta in scaled units (1 where there is none)."""
@@ -34,7 +38,7 @@ class Public:
             law,
             rotated=bool(getattr(release, "rotate", False)),
             unit=release.sensitivity,
-            name="Delta",
+            name=HIDDEN,
             epsilon=release.epsilon,
             # The mechanism's: a draft may grant a delta that its mechanism does without.
             delta=getattr(mechanism, "delta", None) or 0.0,
@@ -55,10 +59,10 @@ class Public:
         return f"off by {self.times(distance)} in the median" if distance else "exact"
 
     def times(self, distance: float) -> str:
-        """A distance in scaled units as a multiple of Delta, in words."""
+        """A distance in scaled units as a multiple of the hidden change, in words."""
         share = distance / self.unit
         multiple = f"{share:.1e}" if 0 < share < EXACT else f"{share:.2g}"
-        return f"{multiple} Delta" if self.name == "Delta" else f"{multiple} scaled units"
+        return f"{multiple} times {HIDDEN}" if self.name == HIDDEN else f"{multiple} scaled units"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,7 +83,7 @@ class Scene:
     @property
     def tried_on(self) -> str:
         """The end of the sentence of a finding that is based on a part of the rows; else an empty text."""
-        return f" (Tried on {len(self.x):,} of the {self.of:,} rows.)" if len(self.x) < self.of else ""
+        return f" (Tried on {len(self.x):,} of the {self.of:,} records.)" if len(self.x) < self.of else ""
 
 
 def percent(share: float) -> str:

@@ -44,8 +44,8 @@ class GaussianProjection(Mechanism):
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
-        "(epsilon, delta)-differential privacy of each row's features, for a move of at most the sensitivity in scaled "
-        "units (Gaussian mechanism, averaged over a random orthonormal projection)."
+        "(epsilon, delta)-differential privacy of each record's features, for a move of at most the sensitivity in "
+        "scaled units (Gaussian mechanism, averaged over a random orthonormal projection)."
     )
 
     def columns(self, d: int) -> int:

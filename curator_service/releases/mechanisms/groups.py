@@ -221,7 +221,12 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
     if (private := Groups.of(spec, release).private) is not None and private.epsilon < private.least:
         wrong.append(("release.cells.epsilon", f"noise does not fit 64 bits: take {exact(private.least)} or more"))
     if spec.measurement.source != "column":
-        wrong.append(("measurement.source", "groups need y as a column: a group's answer is a mean over its records"))
+        wrong.append(
+            (
+                "measurement.source",
+                "groups need an outcome that is a column: a group's answer is a mean over its records",
+            )
+        )
     elif spec.measurement.noise_variance:
         wrong.append(("measurement.noise_variance", "groups add no measurement noise: leave it out"))
     if spec.privacy_unit != "row":
@@ -231,7 +236,7 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
     elif amount(spec.answers.epsilon) < (least := least_epsilon(2 * LEVELS * spec.protected_rows)):
         wrong.append(("answers.epsilon", f"noise does not fit 64 bits: take {exact(least)} or more"))
     elif spec.answers.plays == "mean":
-        wrong.append(("answers.plays", "each play of a group is a private mean of its own: take each"))
+        wrong.append(("answers.plays", "each measurement of a group is a private mean of its own: take each"))
     return [{"field": field, "message": message} for field, message in wrong]
 
 

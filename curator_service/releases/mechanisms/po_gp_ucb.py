@@ -106,7 +106,7 @@ class PoGpUcb(Mechanism):
     name: ClassVar[str] = "po_gp_ucb"
     version: ClassVar[int] = 1
     status: ClassVar[Status] = "refuted"
-    claim: ClassVar[str] = "As published, refuted: no differential privacy; d+1 known rows reconstruct the rest."
+    claim: ClassVar[str] = "As published, refuted: no differential privacy; d+1 known records reconstruct the others."
 
     def columns(self, d: int) -> int:
         """The number of columns of Z: r, which the owner chose."""

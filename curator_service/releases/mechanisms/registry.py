@@ -78,7 +78,9 @@ def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> 
         better = "planar_laplace or gaussian keeps every feature and needs no more noise"
         raise _invalid("release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}")
     if study.protected_rows > 1:
-        what = f"gaussian_projection is proved for one row of a person, not for {study.protected_rows}: take gaussian"
+        what = (
+            f"gaussian_projection is proved for one record of a person, not for {study.protected_rows}: take gaussian"
+        )
         raise _invalid("release.mechanism", what)
     if spec.r >= d:
         raise _invalid(

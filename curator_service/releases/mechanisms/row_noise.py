@@ -113,8 +113,8 @@ class GaussianMechanism(RowMechanism):
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
-        "(epsilon, delta)-differential privacy of each row's features, or of all rows of a person, for moves of at "
-        "most the sensitivity in scaled units (analytic Gaussian mechanism)."
+        "(epsilon, delta)-differential privacy of each record's features, or of all records of a person, for moves of "
+        "at most the sensitivity in scaled units (analytic Gaussian mechanism)."
     )
 
     def sd(self, d: int) -> float:
@@ -155,8 +155,8 @@ class PlanarLaplaceMechanism(RowMechanism):
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
-        "epsilon-differential privacy of each row's features, or of all rows of a person, for moves of at most the "
-        "sensitivity in scaled units (planar Laplace noise): without a delta, or with one and less noise."
+        "epsilon-differential privacy of each record's features, or of all records of a person, for moves of at most "
+        "the sensitivity in scaled units (planar Laplace noise): without a delta, or with one and less noise."
     )
 
     def law(self, d: int) -> noise.PlanarLaplaceLaw:

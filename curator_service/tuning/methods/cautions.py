@@ -20,7 +20,7 @@ TRACE = Caution(
     code="search_order",
     field="score",
     message=(
-        "The search asks for hyper-parameters in an order that depends on private scores. A scorer outside of this "
+        "The search requests scores in an order that depends on private scores. A scorer outside of this "
         "process learns that order, which nothing protects: keep it inside the owner's network."
     ),
 )

@@ -214,6 +214,7 @@ class DatasetRegistration(Reply):
     """A registration of a file."""
 
     dataset_id: str = Field(description="ds_...")
+    name: str = Field("", description="The name that its owner gave it.")
     public: bool = Field(description="Whether its owner declared it public.")
     unit: Literal["record", "person"] = Field(description="What its studies protect and the account counts by.")
     created_at: datetime = Field(description="When it was registered.")

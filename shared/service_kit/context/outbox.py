@@ -16,7 +16,7 @@ from service_kit.store.notices import NoticeRow
 Service = Literal["blindopt-curator", "blindopt-modeler"]
 _SENTENCES: dict[wire.NoticeEvent, str] = {
     "query_pending": "Query {query_id} of study {study_id} asks for {measurements} measurement(s): they wait.",
-    "budget_80": "{percent} % of the cap {cap} of {spender} is spent.",
+    "budget_80": "{percent} % of the cap {cap} of {spender} is used.",
     "release_ended": "The release of study {study_id} has ended: the study is {state}.",
     "forecast_ended": "Forecast {forecast_id} of study {study_id} has ended.",
     "tuning_ended": "Tuning {tuning_id} has ended.",

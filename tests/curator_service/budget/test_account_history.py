@@ -134,6 +134,6 @@ def test_a_raised_cap_and_a_cap_that_is_80_per_cent_spent_have_notices(tmp_path)
     file.ask(study, 0)
     notices = [item["notice"] for item in file.in_process.call("owner", "GET", "/v1/notices")["notices"]]
     assert [(n["event"], n["counts"].get("percent")) for n in notices] == [("cap_raised", None), ("budget_80", 83)]
-    assert notices[1]["sentence"] == f"83 % of the cap epsilon of dataset {file.dataset} is spent."
+    assert notices[1]["sentence"] == f"83 % of the cap epsilon of dataset {file.dataset} is used."
     assert "private reason" not in json.dumps(notices)
     file.close()

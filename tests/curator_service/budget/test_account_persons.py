@@ -65,7 +65,7 @@ def test_two_registrations_with_persons_name_the_same_person_alike(file):
 
 
 def test_a_registration_without_persons_that_was_never_used_changes_no_figure(tmp_path):
-    """Units of two kinds cannot be matched: their largest losses are added, and those of the unused one are 0."""
+    """Units of two kinds cannot be matched: This adds the largest amount of each, and those of the unused one are 0."""
     file = FileOfRecords(tmp_path, csv=CSV)
     file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:archive")
     with_persons = file.register(**WITH_PERSONS)
@@ -76,7 +76,7 @@ def test_a_registration_without_persons_that_was_never_used_changes_no_figure(tm
     for dataset, unit in ((file.dataset, "record"), (with_persons, "person")):
         account = file.account(dataset)
         assert (account.unit, account.epsilon) == (unit, "2")
-        assert "their largest losses are added" in account.sentence
+        assert "This adds the largest amount of each" in account.sentence
     file.close()
 
 

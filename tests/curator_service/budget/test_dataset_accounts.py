@@ -48,7 +48,7 @@ def test_studies_of_one_file_add_up_for_each_record_through_their_secret_orders(
     assert shares == [("3.2", 1), ("2.2", 1), ("1.7", N - 2)]
     uses = [(use.kind, use.study_id, use.epsilon, use.release_epsilon, use.answers_epsilon) for use in account.uses]
     assert uses == [("study", first, "1.5", "1", "0.5"), ("study", second, "1.7", "0.7", "1")]
-    assert "two files that share records are two accounts" in account.sentence
+    assert "If another file has the same records, add its account" in account.sentence
 
 
 def test_the_account_says_that_releases_of_records_count_for_small_changes_alone(file):
@@ -56,7 +56,7 @@ def test_the_account_says_that_releases_of_records_count_for_small_changes_alone
 
     At the record itself the ratio for a move by (4, 4) is exp(2 sqrt(32)), far above the epsilon that is counted.
     """
-    small = "What releases of records cost is counted for changes of features up to what each study hides (Delta)"
+    small = "The epsilon of a release of records is for changes of features up to the hidden change of its study"
     groups = wire.GroupsRelease(
         mechanism="groups", epsilon="0.5", cells=wire.GridCells(kind="grid", parts=[2, 1]), min_count=1
     )
@@ -222,7 +222,7 @@ def test_a_cap_below_what_is_spent_is_refused(file):
     file.study()
     refused = file.caps("0.9")
     assert (refused.status_code, refused.json()["detail"]) == (
-        409, "epsilon 1 is spent already: the cap cannot be 0.9",
+        409, "epsilon 1 is used already: the cap cannot be 0.9",
     )  # fmt: skip
     assert file.caps("1").status_code == 200
 
@@ -267,8 +267,8 @@ def test_check_preview_and_release_say_what_the_dataset_has_spent_and_will_have(
     body = file.in_process.call("owner", "GET", f"/v1/studies/{draft}")["spec"]
     checked = file.in_process.call("owner", "POST", "/v1/studies:check", json=body)["account"]
     said = (
-        "This dataset has spent epsilon 1.7 (delta 0.00001) over 2 studies; with this one epsilon 2.7 (delta 0.00001), "
-        "and more with its answers."
+        "A record of this dataset has used epsilon 1.7 (delta 0.00001) over 2 studies; with this one "
+        "epsilon 2.7 (delta 0.00001), and more with its answers."
     )
     assert (checked["spent_epsilon"], checked["with_epsilon"], checked["studies"]) == ("1.7", "2.7", 2)
     assert checked["sentence"] == said
@@ -285,7 +285,9 @@ def test_the_replies_to_a_new_and_a_changed_draft_say_what_the_dataset_has_spent
     file.study()
     send, body = file.in_process.send, spec_of(file.dataset)
     made = send("owner", "POST", "/v1/studies", json=body, key="made")
-    said = "This dataset has spent epsilon 1 over 1 study; with this one epsilon 2, and more with its answers."
+    said = (
+        "A record of this dataset has used epsilon 1 over 1 study; with this one epsilon 2, and more with its answers."
+    )
     assert made.json()["account"]["sentence"] == said
     draft = f"/v1/studies/{made.json()['id']}"
     body["release"]["epsilon"] = "3"

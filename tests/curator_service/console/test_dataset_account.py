@@ -25,12 +25,12 @@ def used(service):
 def test_the_pages_of_a_dataset_and_of_a_draft_say_what_it_has_spent(owner, used):
     dataset, (_, draft) = used
     owner.get(f"/datasets/{dataset}")
-    assert "Each record of this file has lost at most epsilon 1, over 1 study." in owner.shown
-    assert "two files that share records are two accounts" in owner.shown
+    assert "Each record of this file has used at most epsilon 1, over 1 study." in owner.shown
+    assert "If another file has the same records, add its account" in owner.shown
     owner.get(f"/studies/{draft}")
-    assert "This dataset has spent epsilon 1 over 1 study; with this one epsilon 2" in owner.shown
+    assert "A record of this dataset has used epsilon 1 over 1 study; with this one epsilon 2" in owner.shown
     owner.get("/accounts")
-    assert "Each record of this file has lost at most epsilon 1" in owner.shown
+    assert "epsilon of the record that has used most: 1, without a cap" in owner.shown
 
 
 def test_where_a_study_declares_several_rows_of_a_person_the_pages_show_that_persons_loss_too(owner, service):
@@ -53,7 +53,7 @@ def test_caps_are_declared_lowered_and_raised_with_a_reason(owner, used):
     assert "The caps are stored" in owner.shown
     owner.submit(path, epsilon="0.5", delta="")
     assert owner.status == 409
-    assert "epsilon 1 is spent already" in owner.shown
+    assert "epsilon 1 is used already" in owner.shown
     owner.get(path)
     owner.submit(path, epsilon="1.5", delta="1e-6")
     owner.submit(path, epsilon="2.5", delta="1e-6")
@@ -74,7 +74,7 @@ def test_an_auditor_reads_the_account_and_cannot_change_it(owner, auditor, used)
     auditor.get(f"/datasets/{dataset}/account")
     assert auditor.status == 200
     assert "Store the caps" not in auditor.shown
-    assert "has lost most" not in auditor.shown
+    assert "has used the most" not in auditor.shown
     file = auditor.get(f"/datasets/{dataset}/account?as=csv").text
     assert file.splitlines()[1].startswith("1,")
     auditor.get("/accounts")
@@ -90,7 +90,7 @@ def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, 
     path = f"/datasets/{dataset}"
     owner.get(f"{path}/erasure")
     assert "It is not archived" in owner.shown
-    assert "What goes" in owner.shown
+    assert "What is erased" in owner.shown
     owner.submit(f"{path}:erase", name="ward 7")
     assert "these studies are open (close them first): &#34;beds&#34;" in owner.text or '"beds"' in owner.shown
     assert study not in owner.shown
@@ -113,5 +113,5 @@ def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, 
     owner.get(f"/studies/{study}")
     assert "Its dataset was erased" in owner.shown
     owner.get(path)
-    assert "Each record of this file has lost at most epsilon 1" in owner.shown
+    assert "Each record of this file has used at most epsilon 1" in owner.shown
     assert "Some registrations of the file" not in owner.shown

@@ -198,7 +198,7 @@ TEXT = ";Größe;cut;day;n\n" + "".join(
 def test_a_file_with_text_gaps_and_dates_is_taken_without_a_second_upload(owner):
     _upload(owner, TEXT, filename="Steine.csv")
     assert re.fullmatch("/console/datasets/uploads/upl_[0-9a-f]{16}", owner.path)
-    assert "9 rows, 5 columns, separated by semicolons, with a decimal comma" in owner.shown
+    assert "9 records, 5 columns, separated by semicolons, with a decimal comma" in owner.shown
     assert "4 columns need a decision" in owner.shown
     assert "cut Text: 2 different" in owner.shown
     path = owner.path.removeprefix("/console")
@@ -212,7 +212,8 @@ def test_a_file_with_text_gaps_and_dates_is_taken_without_a_second_upload(owner)
     owner.submit(path, lists_public="yes")
     assert owner.status == 200, owner.shown
     assert (
-        "Registered: 8 rows, 5 columns; 1 more in the file were neither read nor stored; 1 rows left out" in owner.shown
+        "Registered: 8 records, 5 columns; 1 more in the file were neither read nor stored; "
+        "1 record with a missing value left out" in owner.shown
     )
     for said in ("cut=Good", "cut=Ideal", "days since 1970-01-01", "Good, Ideal", "semicolons"):
         assert said in owner.shown, said
@@ -223,7 +224,7 @@ def test_a_file_with_text_gaps_and_dates_is_taken_without_a_second_upload(owner)
 def test_one_press_stores_what_is_proposed_and_text_is_left_out(owner):
     _upload(owner, TEXT.replace("8;8", "9;8"), filename="Steine.csv")
     owner.submit(owner.path.removeprefix("/console"))
-    assert "Registered: 8 rows, 3 columns; 2 more in the file were neither read nor stored" in owner.shown
+    assert "Registered: 8 records, 3 columns; 2 more in the file were neither read nor stored" in owner.shown
 
 
 @pytest.mark.parametrize(
@@ -253,9 +254,9 @@ def test_the_same_file_again_needs_a_tick(owner):
     assert "already registered as First of both" in owner.shown
     path = owner.path.removeprefix("/console")
     owner.submit(path)
-    assert (owner.status, "Tick this to register the same file once more" in owner.shown) == (422, True)
+    assert (owner.status, "Tick this to register the same file again" in owner.shown) == (422, True)
     owner.submit(path, again="yes")
-    assert "Registered: 2 rows" in owner.shown
+    assert "Registered: 2 records" in owner.shown
 
 
 def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(owner):
@@ -282,7 +283,7 @@ def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(ow
     )
     owner.submit("/studies/new", go="clips")
     assert re.search(r"s0 3 .*s3 0 ", owner.shown), owner.shown  # 6, 7 and 8 lie above 5.5
-    assert "shown to you alone" in owner.shown
+    assert "Only you see how many" in owner.shown
     owner.submit("/studies/new", go="next")
     assert "A bound of s0 , s3 is exactly the smallest or largest value in your records" in owner.shown
 
@@ -477,7 +478,7 @@ def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_t
     assert owner.form("/studies/new")["features.0.lower"] == "1"
     owner.submit("/studies/new", go="to:review")
     assert (owner.status, shown()) == (422, "Budget")
-    assert "How many measurements may the vendor ask for in all?" in owner.shown
+    assert "How many measurements may the vendor query in total?" in owner.shown
     owner.submit("/studies/new", go="next", **{"budget.queries": "50"})
     owner.submit("/studies/new", go="create")
     identity = owner.path.rpartition("/")[2]
@@ -521,7 +522,7 @@ def test_measurements_are_answered_one_after_another_refused_and_corrected(measu
         assert (now[mine[1]["id"]]["state"], now[mine[1]["id"]]["reason"]) == ("declined", "consent")
         measurer.get(f"/inbox/{mine[0]['id']}")
         measurer.submit(action, value="121")
-        assert "It cost epsilon 0.5" in measurer.shown
+        assert "It used epsilon 0.5" in measurer.shown
         assert api.get(f"/v1/inbox/measurements/{mine[0]['id']}").json()["version"] == 2
 
 
@@ -539,15 +540,15 @@ def test_an_answer_that_was_none_is_taken_back_and_another_in_its_place_is_charg
         assert (measurer.status, "A reason is needed" in measurer.shown) == (422, True)
         measurer.submit(f"{where}:void", reason="record", decline_note=MARKUP)
         assert "counts as declined" in measurer.shown
-        assert "It cost" not in measurer.shown
+        assert "It used epsilon" not in measurer.shown
         now = api.get(f"/v1/inbox/measurements/{mine['id']}").json()
         assert (now["state"], now["value"], now["reason"], now["note"]) == ("declined", None, "record", MARKUP)
         with StudyClient(service.url, study[1], study[0]) as modeler:
             reply, _ = modeler.query(query)
             assert (reply.version, reply.answers, reply.declined) == (2, [], [30])
-        assert "telling another answer costs epsilon again" in measurer.shown
+        assert "another answer uses epsilon again" in measurer.shown
         measurer.submit(f"{where}:answer", value="121")
-        assert "It cost epsilon 0.5" in measurer.shown
+        assert "It used epsilon 0.5" in measurer.shown
 
 
 def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has_none(
@@ -574,15 +575,15 @@ def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has
             measurer.get(where)
             assert "the whole mean counts as declined" in measurer.shown
             measurer.submit(f"{where}:void", reason="consent", back="one")
-            assert "It cost" not in measurer.shown
+            assert "It used epsilon" not in measurer.shown
             assert modeler.query(query)[0].declined == [2]
             other = f"/inbox/{second.id}"
             for person, has in ((measurer, False), (owner, True)):
                 person.get(other)
-                assert "only if the owner releases it" in person.shown
+                assert "The owner can release the mean" in person.shown
                 assert (f"{other}:release_mean" in person.text) == has
             owner.submit(f"{other}:release_mean")
-            assert "It cost epsilon 0.5" in owner.shown
+            assert "It used epsilon 0.5" in owner.shown
             assert [(answer.row, answer.plays) for answer in modeler.query(query)[0].answers] == [(2, 1)]
             assert "release_mean" not in owner.text
 
@@ -835,8 +836,8 @@ VISITS = f"{WHO},x,y\n" + "".join(f"P-{i % 4},{i % 7},{i % 5}\n" for i in range(
 @pytest.mark.parametrize(
     ("filled", "fault"),
     [
-        ({"person": WHO}, 'id="e-rows_per_person"><bdi>Say how many rows of one person are kept'),
-        ({"rows_per_person": "2"}, 'id="e-person"><bdi>Name the column that says whose each row is'),
+        ({"person": WHO}, 'id="e-rows_per_person"><bdi>Say how many records of one person to keep'),
+        ({"rows_per_person": "2"}, 'id="e-person"><bdi>Name the column of persons'),
         ({"person": WHO, "rows_per_person": "none"}, 'id="e-rows_per_person"><bdi>'),
         ({"person": "nobody", "rows_per_person": "2"}, "no column of the file has this name"),
     ],
@@ -852,10 +853,10 @@ def test_a_person_column_and_its_rows_belong_together_and_what_was_typed_stays(o
 
 def test_the_page_of_a_dataset_shows_its_persons_and_withholds_one_without_a_word_of_the_name(owner):
     _upload(owner, VISITS, filename="visits.csv", person=WHO, rows_per_person="2")
-    assert "Registered: 8 rows, 2 columns" in owner.shown
-    assert "4 rows left out, whose person has more" in owner.shown
-    assert f"Persons Column {WHO} Persons 4 Rows per person at most 2 Rows left out 4" in owner.shown
-    assert "for a person with up to 2 rows" in owner.shown
+    assert "Registered: 8 records, 2 columns" in owner.shown
+    assert "4 records left out, because their person has more" in owner.shown
+    assert f"Persons Column {WHO} Persons 4 Records per person at most 2 Records left out 4" in owner.shown
+    assert "for a person with up to 2 records" in owner.shown
     assert WHO not in owner.text  # escaped
     path = f"/datasets/{owner.path.rpartition('/')[2]}"
     owner.submit(f"{path}:withhold", record="", person="P-9")

@@ -11,7 +11,7 @@ from curator_service.console import figures
 
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
 USED = {"features.0.column": "a", "features.1.column": "b"}
-SANDBOX = "made-up rows and values; no person is behind it"
+SANDBOX = "made-up records and outcomes. No person is behind it"
 LEAKS = "Choosing by this leaks what is not counted"
 
 
@@ -42,7 +42,7 @@ def study(api):
 def test_a_draft_shows_its_cautions_before_it_is_released_and_after(owner, api, study):
     owner.get(f"/studies/{study}")
     loud, extreme = "which rules out next to nothing", "0.0 is exactly the smallest value of the column"
-    for text in (loud, extreme, "for you alone, stored nowhere", ", and accept the cautions"):
+    for text in (loud, extreme, "for you alone, not stored", ", and accept the cautions"):
         assert text in owner.shown, text
     owner.submit(f"/studies/{study}:release", sure="yes")
     assert loud in owner.shown
@@ -55,14 +55,14 @@ def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner
     owner.get(page)
     assert "I accept what is said here" not in owner.shown
     owner.submit(page, reason="agreed", **{"budget.epsilon_per_row": "12.5"})
-    assert "let one record lose epsilon 12.5 in all" in owner.shown
+    assert "one record may use epsilon 12.5 in total" in owner.shown
     owner.submit(page, reason="agreed", sure="These caps, of 12.5, are fine", **{"budget.epsilon_per_row": "500"})
-    assert "let one record lose epsilon 500 in all" in owner.shown
+    assert "one record may use epsilon 500 in total" in owner.shown
     assert caps() == "12"
     (said,) = re.findall(r'name="sure" value="([^"]+)"', owner.text)
     owner.submit(page, reason="agreed", sure=html.unescape(said), **{"budget.epsilon_per_row": "500"})
     assert caps() == "500"
-    assert "let one record lose epsilon 500 in all" in owner.shown
+    assert "one record may use epsilon 500 in total" in owner.shown
 
 
 def test_a_request_for_budget_that_brings_a_caution_is_approved_by_whoever_accepts_it(owner, api, service):
@@ -73,7 +73,7 @@ def test_a_request_for_budget_that_brings_a_caution_is_approved_by_whoever_accep
     with StudyClient(service.url, token, study) as vendor:
         sent = wire.MessageView.model_validate_json(vendor.send_message(more, key="more"))
     page, decide = f"/messages/{sent.id}", f"/messages/{sent.id}:decide"
-    caution = "let one record lose epsilon 500 in all"
+    caution = "one record may use epsilon 500 in total"
 
     def approve(**ticked):
         owner.get(page)
@@ -96,7 +96,7 @@ def test_the_last_step_of_a_draft_shows_its_cautions(owner, study):
     for _ in range(6):
         owner.submit("/studies/new", go="next")
     assert "epsilon is 11" in owner.shown
-    assert "an expert would not make them" in owner.shown
+    assert "Experts advise against these choices" in owner.shown
 
 
 def test_a_careful_draft_shows_none(owner, api):
@@ -120,7 +120,7 @@ def test_a_forecast_is_on_public_rows_unless_said_otherwise_and_needs_no_kernel(
     assert (forecast.spec.rows, forecast.spec.mechanisms) == ("public", ["planar_laplace"])
     api.wait_forecast(study, forecast.id, timeout_s=240)
     owner.get(f"/studies/{study}/forecasts/{forecast.id}")
-    assert "public rows, uniform within the declared bounds" in owner.shown
+    assert "made-up records, uniform within the declared bounds" in owner.shown
     assert "the band reaches over three" in owner.shown
     assert "Gap at 0.212" in owner.shown  # 0.15 of the diagonal, sqrt(2)
     assert LEAKS not in owner.shown
@@ -218,9 +218,9 @@ def test_the_release_step_asks_what_nobody_must_find_out_before_any_symbol(relea
 def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
     """By hand, for epsilon 2, two features and h = 1: sd sqrt(3) h / 2; ln 3 h / 2; 1 / (1 + e^-2)."""
     release_step.submit("/studies/new", go="look", **{"release.epsilon": "2"})
-    for text in ("moderate", "at most 88.1 % sure", "± 0.866 (4.33 %)", ">0.549<", "costs each record epsilon 2."):
+    for text in ("moderate", "at most 88.1 % sure", "± 0.866 (4.33 %)", ">0.549<", "uses epsilon 2 of each record."):
         assert text in release_step.text, text
-    assert "This dataset has spent" not in release_step.shown
+    assert "A record of this dataset has used" not in release_step.shown
     assert "Noise moves a record" in release_step.shown
 
 
@@ -236,7 +236,7 @@ def test_what_is_protected_is_rounded_down_and_what_is_lost_is_rounded_up(releas
         "release.cells.parts.1": "1",
     }
     release_step.submit("/studies/new", go="look", **groups)
-    assert "50 different groups cost a record epsilon 1.001 in all" in release_step.shown
+    assert "50 answers about 50 groups use epsilon 1.001 of a record in total" in release_step.shown
 
 
 def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing(release_step, api):
@@ -250,7 +250,7 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
         assert f">{name}</strong>" in part(**{"release.epsilon": epsilon})
     everything = part(hide="everything", **{"release.epsilon": "1"})
     assert "± 49 (245 %)" in everything  # sqrt(3) sqrt(2) 20
-    assert "expect a search on Z to be no better than random records" in everything
+    assert "expect a search to be no better than random records" in everything
     assert "Enter a change for one feature at least" in part(
         **{"features.0.hidden_change": "", "features.1.hidden_change": ""}
     )
@@ -294,10 +294,10 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     assert "What should the vendor find: the best record, or the best kind of record?" in owner.shown
     chosen = {"find": "groups", "groups.epsilon": "1", "release.cells.parts.0": "2", "release.cells.parts.1": "1"}
     owner.submit("/studies/new", go="look", **chosen)
-    assert "50 different groups cost a record epsilon 1 in all" in owner.shown
+    assert "50 answers about 50 groups use epsilon 1 of a record in total" in owner.shown
     assert "becomes at most 73.2 % sure" in owner.shown
     owner.submit("/studies/new", go="look", **chosen | {"groups.again": "2"})
-    assert "50 different groups cost a record epsilon 0.75 in all" in owner.shown
+    assert "50 answers about 50 groups use epsilon 0.75 of a record in total" in owner.shown
     owner.submit("/studies/new", go="next", **chosen | {"groups.again": "1", "release.min_count": "1"})
     owner.submit("/studies/new", go="next", **{"answers.value_bound": "3", "answers.centre": "2"})
     assert api.account(dataset.id).epsilon == "0"
@@ -334,6 +334,6 @@ def test_a_draft_of_private_centres_takes_the_epsilon_of_a_forecast_and_keeps_it
 
 def test_the_chart_of_a_forecast_of_groups_has_the_epsilon_of_a_record_in_all():
     point = {"regret": 0.2, "low": 0.1, "high": 0.3, "by_lengthscale": []}
-    for name, said in (("groups", "epsilon of a record in all"), ("auto", "epsilon of the release")):
+    for name, said in (("groups", "epsilon of a record in total"), ("auto", "epsilon of the release")):
         chart = figures.regret({"points": [point | {"mechanism": name, "epsilon": "1"}]})
         assert said in chart.svg

@@ -50,7 +50,7 @@ def test_one_that_was_given_up_is_seen_and_tried_again(owners_system, study, mea
     measurer.get(f"/inbox/{item.id}")
     assert "Try now" not in measurer.shown
     measurer.get("/inbox/system")
-    assert "Nothing waits for it" in measurer.shown
+    assert "No measurement waits for the system" in measurer.shown
 
 
 def test_a_busy_system_is_reported_and_all_are_tried_by_one_button(owners_system, study, owner, until):

@@ -327,7 +327,7 @@ def test_answers_made_from_one_stored_value_add_up_whoever_they_are_said_to_be_a
     report = accounting.report(said, {0: 1, 20: 1}, 20, 1e-6)
     assert [row.epsilon for row in report.rows] == ["1", "11"]
     assert report == accounting.report(rows, {0: 1, 20: 1}, 20, 1e-6)
-    assert "has lost epsilon 11 by the sum" in report.sentence
+    assert "has used epsilon 11 by the sum" in report.sentence
     assert accounting.price(said) == accounting.price(rows)
     assert accounting.price(said).row_epsilon == "11"
     apart = study(PLANAR, laplace("0.5"), unit="answer", **caps)
@@ -337,12 +337,12 @@ def test_answers_made_from_one_stored_value_add_up_whoever_they_are_said_to_be_a
 def test_a_sum_with_a_release_that_has_a_delta_is_a_pair():
     spec = study(GAUSSIAN, laplace("0.5"), epsilon_per_row="3")
     assert accounting.price(spec).sentence.startswith("The release uses epsilon 1 and delta 1e-05 for each record. ")
-    assert "has lost epsilon 2 and delta 1e-05 by the sum" in accounting.report(spec, {2: 1}, 2, 1e-6).sentence
+    assert "has used epsilon 2 and delta 1e-05 by the sum" in accounting.report(spec, {2: 1}, 2, 1e-6).sentence
     pure = study(PLANAR, laplace("0.5"), epsilon_per_row="3")
     assert accounting.price(pure).sentence.startswith(
         "The release uses epsilon 1 for each record. Each answer uses epsilon 0.5."
     )
-    assert "has lost epsilon 2 by the sum" in accounting.report(pure, {2: 1}, 2, 1e-6).sentence
+    assert "has used epsilon 2 by the sum" in accounting.report(pure, {2: 1}, 2, 1e-6).sentence
 
 
 def test_before_the_release_nothing_is_spent():
@@ -468,4 +468,4 @@ def test_a_price_says_where_corrections_may_cost_more_than_it_counts(unit, caps)
     lost = max(balance.release, answers) if unit == "answer" else balance.release + answers
     price = accounting.price(spec)
     more = price.row_epsilon is not None and lost > Decimal(price.row_epsilon) * 10**12
-    assert more == ("Each correction of an answer costs as much again, which is not counted here." in price.sentence)
+    assert more == ("Each correction of an answer uses as much again, which is not counted here." in price.sentence)

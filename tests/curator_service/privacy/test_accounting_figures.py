@@ -245,7 +245,7 @@ def test_a_report_states_in_words_what_the_one_that_was_queried_most_lost_and_th
         assert loss.tight_epsilon <= float(text) < loss.tight_epsilon + 1e-3
     delta = ["1e-05", stated[0], "2e-05"]
     assert figures(report.sentence) == [worst.epsilon, *delta, str(most), "2.2", "1e-05", stated[1], "2e-05"]
-    assert f"by {most} answer{'s' if most > 1 else ''}; the study" in report.sentence
+    assert f"by {most} answer{'s' if most > 1 else ''}. The study has used" in report.sentence
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_report_says_that_a_person_with_several_records_loses_more_where_only_
     assert sentence.startswith(f"The {'person' if column else 'record'} that")
     said = re.search(r"with (\d+) records, .* be (\d+) times that", sentence)
     assert (said and said.groups()) == (None if column or k == 1 else (str(k), str(k)))
-    assert said or "by 2 answers; the study" in sentence
+    assert said or "by 2 answers. The study has used" in sentence
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, nu
     spec = groups.study("0.5", "0.75", "0.25").model_copy(update={"budget": wire.Budget(**caps)})
     sentence = accounting.price(spec).sentence
     each, many, in_all = re.search(
-        r"Each answer uses epsilon ([\d.]+) for the records .*: (?:(\d+) )?answers about .* epsilon ([\d.]+) in all",
+        r"Each answer uses epsilon ([\d.]+) for the records .*: (?:(\d+) )?answers .* epsilon ([\d.]+) of it in total",
         sentence,
     ).groups()
     assert (each, many, in_all) == ("0.75", number, whole)

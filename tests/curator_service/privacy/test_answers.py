@@ -231,18 +231,18 @@ def test_an_answer_is_exact_only_where_nothing_is_drawn():
 RELEASES = {
     "None: the candidates are the records": wire.IdentityRelease(mechanism="identity"),
     "(0.5, 1e-05)-differential privacy": wire.GaussianRelease(mechanism="gaussian", epsilon="0.5", delta=1e-5),
-    "As published, refuted: no differential": wire.PoGpUcbRelease(
+    "As published, and refuted: no differential": wire.PoGpUcbRelease(
         mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True
     ),
 }
-GUARANTEE_OF_ONE_ANSWER = "Each released y is 0.2-differentially private"
+GUARANTEE_OF_ONE_ANSWER = "Each answer is 0.2-differentially private"
 
 
 @pytest.mark.parametrize("beginning", RELEASES)
 @pytest.mark.parametrize(
     ("said", "unit", "cap", "end"),
     [
-        (wire.NoAnswerNoise(mechanism="none"), "row", None, "without privacy noise, and the number of rows is public."),
+        (wire.NoAnswerNoise(mechanism="none"), "row", None, "without privacy noise. The number of records is public."),
         (answers("0.2"), "row", None, "add up{}: the study sets no cap on the sum."),
         (answers("0.2"), "row", "1.5", "add up{} to {} at most."),
         (answers("0.2"), "answer", "1.5", "Each answer is counted as another person's."),
@@ -251,7 +251,7 @@ GUARANTEE_OF_ONE_ANSWER = "Each released y is 0.2-differentially private"
 def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, unit, cap, end):
     text = guarantee(study(said, release=RELEASES[beginning], unit=unit, epsilon_per_row=cap))
     assert text.startswith(beginning)
-    sound = "differential privacy of each row" in text  # with no other release do they add up to anything
+    sound = "differential privacy of each record" in text  # with no other release do they add up to anything
     most = "(1.5, 1e-05)" if "1e-05" in beginning else "1.5"
     assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else "", most))
     assert (GUARANTEE_OF_ONE_ANSWER in text) == (said.mechanism == "laplace")

@@ -81,12 +81,12 @@ def test_the_sentence_never_says_less_than_the_surest_belief(epsilon):
 def test_the_sentence_says_what_is_proved_and_no_more():
     pure = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
     said = (
-        "From the release alone, someone undecided (50/50) between two values that differ by what is hidden (Delta) "
+        "From the release alone, someone undecided (50/50) between two values that differ by the hidden change "
         "becomes at most 73.2 % sure"
     )
-    assert guarantees.belief(pure) == f"{said}. Answers come on top."
+    assert guarantees.belief(pure) == f"{said}. Answers add to this."
     spread = pure.model_copy(update={"delta": 1e-6})
-    assert guarantees.belief(spread) == f"{said}, except for events that delta allows. Answers come on top."
+    assert guarantees.belief(spread) == f"{said}, except for events that delta allows. Answers add to this."
     assert "practically certain" in guarantees.belief(pure.model_copy(update={"epsilon": "20"}))
     refuted = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-6, r=1, acknowledge_refuted=True)
     assert guarantees.belief(refuted) is None

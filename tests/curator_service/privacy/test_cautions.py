@@ -101,7 +101,7 @@ def test_a_small_delta_is_one_below_the_mean_spacing_from_two_records_on():
     assert messages(study(release=planar(sensitivity=spacing)), 2) == {}
     said = messages(study(release=planar(sensitivity=0.49)), 2)["sensitivity_small"]
     assert "would be 0.5 scaled units away" in said
-    assert "Delta is 0.49." in said
+    assert "The hidden change is 0.49." in said
     hidden = [wire.Feature(column=c, lower=0.0, upper=20.0, hidden_change=0.5) for c in "ab"]
     said = messages(study(features=hidden, release=planar(sensitivity=1.0)), 2)["sensitivity_small"]
     assert "would be 20 times the hidden change away" in said
@@ -116,7 +116,7 @@ def test_noise_that_hides_the_search_is_among_the_cautions_of_a_draft():
 def test_a_vendor_without_a_cap_learns_y_where_answers_add_up():
     others = {"privacy_unit": "answer", "measurement": wire.WebhookMeasurement(source="webhook", direction="maximize")}
     said = [messages(study(budget=wire.Budget(), **more))["no_cap"] for more in ({}, others, {"answers": EXACT})]
-    assert ["learn each y as precisely" in text for text in said] == [True, False, False]
+    assert ["learn each outcome as precisely" in text for text in said] == [True, False, False]
     assert all("without end" in text and text.endswith(" Set a cap.") for text in said)
     assert ["without end. Set" in text for text in said] == [False, True, True]
 
@@ -206,7 +206,9 @@ def test_a_change_of_a_category_that_is_not_hidden_is_a_caution_at_its_first_col
 
     ((code, field, message),) = of(2.06, made)
     assert (code, field) == ("category_not_hidden", "features.1")
-    assert message.startswith("Another category of cut moves a record by 2.06 in scaled units, and 2.06 is hidden")
+    assert message.startswith(
+        "Another category of cut moves a record by 2.06 in scaled units, and changes up to 2.06 are hidden"
+    )
     assert of(2.07, made) == []
     alone = [feature for feature in features if feature.column in {"x", "cut_2"}]
     assert [field for _, field, _ in of(1.99, made, alone)] == ["features.1"]

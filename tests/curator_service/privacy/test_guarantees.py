@@ -57,7 +57,7 @@ def test_the_published_release_is_stated_to_be_refuted(d):
     text = text_of(PUBLISHED, d)
     assert "refuted" in text
     assert "no differential privacy" in text
-    assert f"{d + 1} known rows reconstruct" in text
+    assert f"{d + 1} known records reconstruct" in text
     assert "1.25" not in text  # an epsilon that means nothing is not told
 
 
@@ -75,7 +75,7 @@ def test_answers_without_noise_are_stated_to_be_exact_and_no_others(release):
 
 
 def test_private_answers_are_stated_with_their_epsilon_and_how_they_add_up():
-    sentence = "Each released y is 0.75-differentially private"
+    sentence = "Each answer is 0.75-differentially private"
     alone = text_of(GAUSSIAN, answers=LAPLACE, unit="answer")
     summed = text_of(GAUSSIAN, answers=LAPLACE)
     capped = text_of(GAUSSIAN, answers=LAPLACE, cap="6.5")
@@ -100,7 +100,7 @@ def test_where_one_stored_value_is_behind_all_answers_about_a_row_they_add_up_an
         assert old.endswith(end)
         assert simulated == f"{SIMULATION} {old}"
         gaps = {sentence.partition(":")[0] for sentence in not_protected(spec)}
-        assert ("Answers about one row" in gaps, "Answers about one person" in gaps) == (cap is None, False)
+        assert ("Answers about one record" in gaps, "Answers about one person" in gaps) == (cap is None, False)
     assert SIMULATION.startswith("A simulation: no person is behind it.")
     for unit, measurement in (("row", COLUMN), ("answer", BY_HAND), ("row", BY_HAND)):
         spec = study(IDENTITY, answers=LAPLACE, unit=unit, measurement=measurement)
@@ -112,7 +112,7 @@ def test_a_cap_on_the_study_caps_what_is_said_of_a_row():
         spec = study(GAUSSIAN, answers=LAPLACE)
         spec = spec.model_copy(update={"budget": wire.Budget(epsilon_per_row=per_row, epsilon_total=total)})
         assert guarantee(spec).endswith(f"add up, with the release, to ({told_cap}, 2e-06) at most.")
-        assert not any(sentence.startswith("Answers about one row") for sentence in not_protected(spec))
+        assert not any(sentence.startswith("Answers about one record") for sentence in not_protected(spec))
 
 
 def test_pure_privacy_is_stated_without_a_delta():
@@ -137,7 +137,7 @@ def test_auto_promises_what_it_takes_and_a_study_what_ran():
 @pytest.mark.parametrize("answers", ANSWERS[1:], ids=lambda a: a.mechanism)
 def test_each_answer_mechanism_is_stated_with_its_epsilon(answers):
     text = text_of(GAUSSIAN, answers=answers)
-    assert "Each released y is 0.75-differentially private (clipped" in text
+    assert "Each answer is 0.75-differentially private (clipped" in text
     assert "released once, as their mean" not in text
     mean = answers.model_copy(update={"plays": "mean"})
     assert "released once, as their mean" in text_of(GAUSSIAN, answers=mean)
@@ -148,7 +148,7 @@ def test_a_withdrawn_mechanism_is_stated_first_with_its_reason(release):
     text = guarantee(study(release, answers=LAPLACE), withdrawn="its proof has a hole.")
     assert text.startswith("Withdrawn: its proof has a hole. Do not rely on")
     assert "until its owner closes it" in text
-    assert "Each released y is 0.75-differentially private" in text  # that promise stands by itself
+    assert "Each answer is 0.75-differentially private" in text  # that promise stands by itself
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda r: r.mechanism)
@@ -173,11 +173,12 @@ def test_the_unit_of_privacy_is_a_record_a_person_or_for_answers_of_others_each_
     others = study(GAUSSIAN, answers=LAPLACE, unit="answer")
     units = [unit_of_privacy(spec) for spec in (record, persons(record), groups, persons(groups), others)]
     assert [unit.partition(":")[0].partition(",")[0] for unit in units] == [
-        "One record", "One person", "One record", "One person", "One record for its features",
+        "One record", "One person", "One record", "One person",
+        "One record for its features. For each answer the person behind it",
     ]  # fmt: skip
     assert ["7 records at most" in unit for unit in units] == [False, True, False, True, False]
     assert ["whole" in unit for unit in units] == [False, False, True, True, False]
-    assert "another one each time" in units[-1]
+    assert "a different person each time" in units[-1]
 
 
 def test_neighbours_differ_in_what_the_release_hides():
@@ -201,27 +202,27 @@ def test_neighbours_differ_in_what_the_release_hides():
 def test_a_release_is_promised_for_a_record_or_for_all_records_of_a_person():
     two = study(PLANAR).model_copy(update=PERSONS | {"rows_per_person": 2})
     assert "each person's features" in guarantee(two)
-    assert "differ in the rows of one person, 2 at most, each moved by at most 0.4 in scaled units" in guarantee(two)
+    assert "differ in the records of one person, 2 at most, each moved by at most 0.4 in scaled units" in guarantee(two)
     alone = two.model_copy(update={"rows_per_person": 1})
-    assert "differ in the row of one person, moved by at most 0.4" in guarantee(alone)
+    assert "differ in the record of one person, moved by at most 0.4" in guarantee(alone)
     centres = GROUPS.model_copy(update={"cells": wire.PrivateCells(kind="private", number=3, epsilon="0.125")})
     declared, drawn = (guarantee(study(release, answers=LAPLACE)) for release in (GROUPS, centres))
     assert declared.startswith("0.25-differential privacy of the numbers of records by group, for a whole record")
-    assert "where one record is replaced by any other, features" in declared
+    assert "if one record is replaced by any other, features" in declared
     assert " The groups themselves are public. " in declared
     assert "of the groups' centres (epsilon 0.125) and the numbers of records by group together, for" in drawn
     assert " A record belongs to the nearest centre. " in drawn
-    replaced = "where the records of one person, 7 at most, are replaced by any others, features"
+    replaced = "if the records of one person, 7 at most, are replaced by any others, features"
     assert replaced in guarantee(persons(study(GROUPS, answers=LAPLACE)))
 
 
 def test_answers_add_up_by_row_or_person_and_corrections_and_means_are_added():
     once = LAPLACE.model_copy(update={"plays": "mean"})
-    assert "Answers about one row add up, with" in text_of(PLANAR, answers=LAPLACE)
-    assert "Answers about the rows of one person add up, with" in guarantee(persons(study(PLANAR, answers=LAPLACE)))
+    assert "Answers about one record add up, with" in text_of(PLANAR, answers=LAPLACE)
+    assert "Answers about the records of one person add up, with" in guarantee(persons(study(PLANAR, answers=LAPLACE)))
     for measurement, corrected in ((COLUMN, False), (BY_HAND, True)):
         text = text_of(PLANAR, answers=once, measurement=measurement)
-        parts = ["Each released y is 0.75", "released once, as their mean: this holds for all", "A corrected answer"]
+        parts = ["Each answer is 0.75", "released once, as their mean: this holds for all", "A corrected answer"]
         assert [part in text for part in parts] == [True, True, corrected]
     assert "as their mean: this holds for each of them" in text_of(PLANAR, answers=once, unit="answer")
 
@@ -245,15 +246,15 @@ def test_answers_of_groups_are_promised_up_to_the_lower_cap_and_with_the_release
         spec = study(GROUPS, answers=LAPLACE).model_copy(update={"budget": budget} | more)
         return guarantee(spec, withdrawn=withdrawn)
 
-    assert "Laplace noise: 0.75-differentially private for what stays" in of()
+    assert "Laplace noise: 0.75-differentially private for a change within" in of()
     assert of().endswith("however many others were queried: the study sets no cap on it.")
     end = "for replacing everything about it."
     assert of("3").endswith(f"queried: at most 3, with the release, {end}")
     assert of("3", "10").endswith(f"queried: at most 3, with the release, {end}")
     assert of("10", "4").endswith(f"queried: at most 4, with the release, {end}")
     assert of("3", withdrawn="a hole").endswith(f"queried: at most 3 {end}")
-    assert ". A record can only be in the groups" in of()
-    assert ". The records of one person can only be in the groups" in of(**PERSONS)
+    assert ". A record uses at most the epsilon of the group" in of()
+    assert ". The records of one person use at most the epsilon of the group" in of(**PERSONS)
 
 
 def test_private_bounds_are_promised_for_a_record_or_for_a_person():
@@ -272,17 +273,17 @@ def headings(*given, **more) -> set[str]:
 
 
 ALWAYS = {
-    "Sizes", "Queries", "Public inputs", "Several studies of one dataset", "What holds for many", "Who sees what",
-    "Who withdraws", "What the owner replies",
+    "Sizes", "Queries", "Public inputs", "Several studies of one dataset", "What holds for many", "Other readers",
+    "Withdrawal of consent", "Decisions of the owner",
 }  # fmt: skip
 
 
 def test_what_is_not_protected_follows_from_the_study():
-    sound, bare = {"Changes larger than Delta", "A person with several rows"}, {"Features"}
-    assert headings(GAUSSIAN) == ALWAYS | sound | {"y", "Timing"}
-    assert headings(GAUSSIAN, pace=50) == ALWAYS | sound | {"y"}
+    sound, bare = {"Changes larger than the hidden change", "A person with several records"}, {"Features"}
+    assert headings(GAUSSIAN) == ALWAYS | sound | {"Outcomes", "Timing"}
+    assert headings(GAUSSIAN, pace=50) == ALWAYS | sound | {"Outcomes"}
     assert headings(AUTO, answers=LAPLACE, cap="3", pace=50) == ALWAYS | sound
-    assert headings(PLANAR, answers=ONE_BIT, pace=50) == ALWAYS | sound | {"Answers about one row"}
+    assert headings(PLANAR, answers=ONE_BIT, pace=50) == ALWAYS | sound | {"Answers about one record"}
     by_hand = {"Answers about one person", "Measuring"}
     assert headings(PLANAR, answers=ONE_BIT, unit="answer", pace=50) == ALWAYS | sound | by_hand
     for release in (PUBLISHED, IDENTITY):
@@ -296,23 +297,23 @@ def test_the_release_that_ran_decides_whether_features_are_protected():
 def test_a_declared_number_of_rows_multiplies_what_a_person_loses():
     def gap(**more):
         spec = study(GAUSSIAN).model_copy(update=more)
-        return [text for text in not_protected(spec) if text.startswith("A person with several rows")]
+        return [text for text in not_protected(spec) if text.startswith("A person with several records")]
 
-    assert gap(rows_per_person=1)[0].endswith("times the delta).")
-    assert "declares 20 rows of a person at most" in gap(rows_per_person=20)[0]
-    assert gap(rows_per_person=20)[0].endswith("she loses epsilon 25 with delta 1.")
+    assert gap(rows_per_person=1)[0].endswith("times the delta of a record.")
+    assert "declares at most 20 records of a person" in gap(rows_per_person=20)[0]
+    assert gap(rows_per_person=20)[0].endswith("who uses by the release epsilon 25 with delta 1.")
     assert gap(rows_per_person=20, person_column=True) == []
     words = accounting.price(study(GAUSSIAN).model_copy(update={"rows_per_person": 20})).sentence
-    assert "a person with 20 records, as declared, loses 20 times each epsilon" in words
-    assert words.endswith("and the release's delta is 1 for her.")
+    assert "a person with 20 records, as declared, uses 20 times each epsilon" in words
+    assert words.endswith("and the release's delta is 1 for this person.")
     pure = study(PLANAR).model_copy(update={"rows_per_person": 2})
-    assert accounting.price(pure).sentence.endswith("loses 2 times each epsilon.")
+    assert accounting.price(pure).sentence.endswith("uses 2 times each epsilon.")
 
 
 def test_nothing_is_said_to_be_safe_in_a_list_of_what_is_not():
     assert len({gap.heading for gap in GAPS}) == len(GAPS)
     for gap in GAPS:
-        assert gap.says.endswith(".")
+        assert gap.whole.endswith(".")
         assert ":" not in gap.heading
 
 
@@ -324,7 +325,7 @@ UNPLAIN = re.compile(
 
 
 def test_what_vendors_read_of_a_study_is_in_plain_words_and_names_nothing_of_the_owners():
-    texts = {gap.says for gap in GAPS}
+    texts = {gap.whole for gap in GAPS}
     for release in RELEASES:
         for answers in ANSWERS:
             for plays in ("each", "mean"):

@@ -75,7 +75,7 @@ def test_the_sentence_follows_the_thresholds():
     assert says[CHANCE].startswith(
         "Noise moves a record 1.4 times as far as two points of the declared box are apart: "
     )
-    ends = ["no better than random records.", "lose much.", "lose much.", "tell records apart."]
+    ends = ["no better than random records.", "a much worse search.", "a much worse search.", "tell records apart."]
     assert all(text.endswith(end) for text, end in zip(says.values(), ends, strict=True))
 
 

@@ -318,6 +318,9 @@ def test_what_the_kind_does_not_take_is_refused_by_field(curator, dataset, field
 def test_a_price_says_before_that_different_groups_cost_one_epsilon(curator, dataset):
     body = draft(dataset, budget=wire.Budget(epsilon_per_row="1", queries=50)).model_dump(mode="json")
     check = curator.call("owner", "POST", "/v1/studies:check", json=body)
-    assert "50 answers about different groups cost it epsilon 1 in all, with the release." in check["price"]["sentence"]
+    assert (
+        "50 answers about different groups use epsilon 1 of it in total, with the release."
+        in check["price"]["sentence"]
+    )
     assert check["price"]["row_epsilon"] == "1"
     assert [caution["code"] for caution in check["cautions"]] == ["groups_small"]

@@ -128,7 +128,7 @@ def test_every_figure_of_a_simulation_adds_up_the_answers_about_a_row(made, ask,
     accounting = owner.accounting(study.id)
     assert [(row.answers, row.epsilon) for row in accounting.rows] == [(0, "1"), (4, "7")]
     assert accounting.study.epsilon == "7"
-    assert "has lost epsilon 7 " in accounting.sentence
+    assert "has used epsilon 7 " in accounting.sentence
     (exposed,) = owner.exposure(study.id)
     assert (exposed.plays, exposed.epsilon, exposed.spent) == (4, "6", "7")
     with curator.http() as http:

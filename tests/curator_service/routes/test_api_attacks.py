@@ -97,7 +97,7 @@ def test_the_command_attacks_a_draft_and_then_what_was_released_beside_the_servi
     assert [wire.Finding.model_validate(finding).attack for finding in body["findings"]] == EVERY
     linkage = next(finding for finding in body["findings"] if finding["attack"] == "linkage")
     assert linkage["figure"] == 1.0
-    assert "among 400 rows" in linkage["sentence"]
+    assert "among 400 candidates" in linkage["sentence"]
     assert curator.run_in_process("audit", "verify").returncode == 0
 
 

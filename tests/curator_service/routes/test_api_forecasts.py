@@ -335,8 +335,8 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
     only = ("forecast.ended", "failed"), ("release.abandoned", None)
     assert views["dependent"] - views["independent"] == set(only)
     assert views["independent"] - views["dependent"] == {("forecast.ended", "completed"), ("study.released", None)}
-    (gap,) = (gap for gap in GAPS if gap.heading == "Who sees what")
-    assert all(word in gap.says for word in ("Auditors", "abandoned", "failed", "linearly dependent"))
+    (gap,) = (gap for gap in GAPS if gap.heading == "Other readers")
+    assert all(word in gap.whole for word in ("Auditors", "abandoned", "failed", "linearly dependent"))
 
 
 def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dataset, small):

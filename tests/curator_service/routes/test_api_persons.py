@@ -108,7 +108,7 @@ def test_a_person_loses_by_all_her_rows_and_a_refusal_names_none_of_them_to_the_
     assert {(loss.answers, loss.rows, loss.epsilon) for loss in report.rows} == {
         (0, PERSONS - 2, "0"), (1, 1, "0.5"), (2, 1, "1"),
     }  # fmt: skip
-    assert "The person that was queried most has lost epsilon 1" in report.sentence
+    assert "The person that was queried most has used epsilon 1" in report.sentence
 
 
 def test_the_account_of_a_study_is_its_worst_persons(opened, records, ask, owner, curator):

@@ -224,7 +224,7 @@ def test_a_scorer_that_fails_fails_the_tuning_and_the_charge_stays(owner, case, 
     ended = _ended(owner, case.http())
     assert (ended.state, ended.result, ended.clipped) == ("failed", None, None)
     assert word in ended.problem
-    assert "stays spent" in ended.problem
+    assert "its charge stays" in ended.problem
     assert "512345" not in ended.problem
     assert "0.125" not in ended.problem
     (line,) = owner.uses(case.validation.id)[len(before) :]
@@ -466,7 +466,7 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
             for identity in (runs, waits):
                 view = owner.tuning(identity)
                 assert (view.state, view.result) == ("failed", None)
-                assert "stays spent" in view.problem
+                assert "its charge stays" in view.problem
             assert len(scorer.requests) == count
         assert len(owner.uses(case.validation.id)) == 4
         stuck()

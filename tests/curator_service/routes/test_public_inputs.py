@@ -34,10 +34,10 @@ def draft(request, service):
 def test_the_gap_names_every_public_input_and_whether_to_release(draft):
     study, _ = draft
     (gap,) = (sentence for sentence in study["not_protected"] if sentence.startswith("Public inputs: "))
-    for name in ("epsilon", "delta", "Delta", "r", "mechanism", "caps", "bounds", "scales", "kernel"):
+    for name in ("epsilon", "delta", "hidden change", "r", "mechanism", "caps", "bounds", "scales", "kernel"):
         assert f" {name}," in gap.replace("the ", ""), name
-    assert "whether to release at all" in gap
-    assert "chosen by looking" in gap
+    assert "whether to release are taken as public" in gap
+    assert "looking at the records" in gap
 
 
 def test_a_preview_of_private_records_says_that_choosing_by_it_leaks(service, draft):

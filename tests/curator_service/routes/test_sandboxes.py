@@ -117,7 +117,7 @@ def test_it_is_labelled_for_everybody(service, pair):
     for text in (view["guarantee"], sandbox["guarantee"], sandbox["report"]["guarantee"]):
         assert text.startswith(SANDBOX)
         assert "differential privacy" in text
-    assert SANDBOX == "Sandbox: made-up rows and values; no person is behind it."
+    assert SANDBOX == "Sandbox: made-up records and outcomes. No person is behind it."
     (listed,) = service.call("owner", "GET", f"{path}/grants")["grants"]
     assert listed["sandbox"]
     sandboxes = {s["id"] for s in service.call("owner", "GET", "/v1/studies?page_size=100")["studies"] if s["sandbox"]}

@@ -163,7 +163,7 @@ def test_an_ended_run_is_deleted_and_the_logs_stay_verified(browsers, service, c
         run = api.start(run_of(curator.url, mine, iterations=1, initial_rows=1, seed=4)).id
         until(lambda: api.run(run).view.ended_at)
         browser.get(f"/runs/{run}")
-        assert "What the owner counted stays counted." in browser.text
+        assert "The owner's charges stay." in browser.text
         browser.submit(f"/runs/{run}:delete")
         assert (browser.path, browser.status) == ("/console/runs", 200)
         assert run not in browser.get("/runs").text

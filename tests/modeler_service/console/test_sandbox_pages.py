@@ -2,7 +2,7 @@
 
 from blindopt import wire
 
-LABEL = "made-up rows and values; no person is behind it"
+LABEL = "made-up records and outcomes. No person is behind it"
 
 
 def test_a_run_on_a_sandbox_is_labelled_and_another_is_not(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from blindopt.wire import NoiseLaw
-from curator_service.releases.attacks.scene import Public
+from curator_service.releases.attacks.scene import HIDDEN, Public
 
 ROOT = Path(__file__).parents[4]
 
@@ -21,7 +21,7 @@ def king_county() -> np.ndarray:
 
 
 def public(family: str, sd: float | None = None, *, rotated=False, unit=1.0, epsilon="1", delta=0.0) -> Public:
-    name = "a scaled unit" if family == "none" else "Delta"
+    name = "a scaled unit" if family == "none" else HIDDEN
     return Public(NoiseLaw(family=family, sd=sd), rotated, unit, name, epsilon, delta)
 
 

@@ -95,7 +95,7 @@ def test_a_study_that_can_ask_nothing_has_no_finding():
 def test_an_exact_answer_is_exact_at_once():
     finding = finding_of(spec())
     assert (finding.figure, finding.low, finding.high) == (0.0, 0.0, 0.0)
-    assert "once gets it as it is" in finding.sentence
+    assert "One query reveals the exact outcome" in finding.sentence
 
 
 def simulated_error(scale, k, bound):
@@ -114,8 +114,8 @@ def test_the_mean_of_laplace_answers_is_as_wrong_as_its_noise_makes_it(cap, k, o
     expected, control = (simulated_error(2 * 5.0 / 5, n, 5.0) for n in (k, other))
     assert finding.low < expected < finding.high
     assert not finding.low < control < finding.high
-    assert finding.unit == "error of y, in units of C"
-    assert f"{k} times, which cost epsilon {k * 5} together" in finding.sentence
+    assert finding.unit == "error of the outcome, in units of C"
+    assert f"{k} times, with epsilon {k * 5} in total" in finding.sentence
 
 
 @pytest.mark.parametrize("kind", [wire.OneBitAnswers, wire.PiecewiseAnswers])
@@ -135,14 +135,14 @@ def test_bounded_answers_average_to_the_truth_too(kind):
 def test_more_answers_tell_more(seeded):
     few, many = (finding_of(spec(laplace("5"), budget=wire.Budget(queries=n)), seed=3) for n in (1, 100))
     assert many.figure < few.figure / 3
-    assert "once, which cost epsilon 5 together" in few.sentence
+    assert "once, with epsilon 5 in total" in few.sentence
 
 
 def test_noise_of_the_measurement_averages_out():
     """Over 1,000 answers of sd 2: a median error of 0.6745 sd / sqrt(1000), by 1,000 rows to within 15 %."""
     finding = finding_of(spec(noise_variance=4.0, budget=wire.Budget(queries=1_000)))
     assert finding.figure == pytest.approx(0.6745 * 2 / sqrt(1_000), rel=0.15)
-    assert finding.unit == "error of y, in its own unit"
+    assert finding.unit == "error of the outcome, in its own unit"
     assert "1,000 times knows it" in finding.sentence
 
 
@@ -151,11 +151,11 @@ def test_where_no_cap_ends_it_y_is_known_as_exactly_as_one_likes(answers):
     """Never "no better than by guessing": that is what a busy machine made of a study without a cap."""
     finding = finding_of(spec(answers, noise_variance=0.0 if answers else 1.0))
     assert (finding.figure, finding.low, finding.high) == (0.0, 0.0, 0.0)
-    assert "as exactly as one likes: no cap ends it." in finding.sentence
+    assert "as exactly as it likes, because no cap limits the answers." in finding.sentence
     assert "guessing" not in finding.sentence
     if answers:
         # 0.6745 sqrt(8 / 1,000) = 6.0 %, by 1,000 rows
-        assert "1,000 answers, which cost epsilon 1000 together, give it to within" in finding.sentence
+        assert "1,000 answers, with epsilon 1000 in total, reveal its outcome to within" in finding.sentence
         assert 5 < float(finding.sentence.split("within ")[1].split(" %")[0]) < 7.2
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from blindopt.wire import NoiseLaw
 from curator_service.releases.attacks import column_space
-from curator_service.releases.attacks.scene import Public
+from curator_service.releases.attacks.scene import HIDDEN, Public
 from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
@@ -125,7 +125,7 @@ def test_a_move_of_a_millionth_of_delta_is_seen_in_the_published_projection():
 
 
 def test_the_finding_of_a_refuted_release_contradicts_its_claim():
-    law = Public(NoiseLaw(family="random_projection"), False, 1.0, "Delta", "1", DELTA)
+    law = Public(NoiseLaw(family="random_projection"), False, 1.0, HIDDEN, "1", DELTA)
     finding = column_space.attack(X, PoGpUcb(Decimal(1), DELTA, 1.0, 3), law, np.random.default_rng(6))
     assert finding.figure > 1
     assert "where 1 is claimed" in finding.sentence

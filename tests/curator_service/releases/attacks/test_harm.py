@@ -65,7 +65,7 @@ def test_a_verdict_says_what_the_worst_attack_gets():
     assert low.level == "low"
     assert low.sentence.endswith("A better attack may exist. Not every attack was tried.")
     exact = harm.verdict([finding("averaging", success=1.0)])
-    assert exact.sentence == "High risk: the vendor learns the exact outcome of each record that it asks for."
+    assert exact.sentence == "High risk: the vendor learns the exact outcome of each record that it queries."
 
 
 def test_a_verdict_says_of_answers_in_noise_without_a_cap_that_the_cap_is_missing(small):
@@ -74,7 +74,7 @@ def test_a_verdict_says_of_answers_in_noise_without_a_cap_that_the_cap_is_missin
     study = a_study_of(small, "ds", wire.AutoRelease(epsilon="3"), answers=answers)
     averaged = averaging.attack(study, np.arange(-4.0, 5.0), np.random.default_rng(3))
     said = harm.verdict([averaged]).sentence
-    assert said.startswith("High risk: no cap ends the answers")
+    assert said.startswith("High risk: no cap limits the answers")
     assert "exact outcome" not in said
 
 

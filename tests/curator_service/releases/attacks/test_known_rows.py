@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from curator_service.releases.attacks import known_rows
-from curator_service.releases.attacks.scene import Scene, draw
+from curator_service.releases.attacks.scene import HIDDEN, Scene, draw
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism
@@ -49,7 +49,7 @@ def test_the_identity_gives_everything_away(attack):
     finding = attacked(scene_of(x, draw(Identity(), x), public("none")), attack)
     assert (finding.figure, finding.distance) == (1.0, 0.0)
     assert "exact" in finding.sentence
-    assert "Delta" not in finding.sentence  # there is none
+    assert HIDDEN not in finding.sentence  # there is none
 
 
 def implied_share(law, sd, d, within):
@@ -143,7 +143,7 @@ def test_fewer_columns_than_features_give_away_combinations_only():
     mechanism = PoGpUcb(Decimal(1), 1e-5, 1.0, 2)
     finding = attacked(scene_of(x, draw(mechanism, x), public("random_projection")))
     assert finding.figure < 0.05
-    assert "But 2 linear combinations of the 4 features of every row are known exactly." in finding.sentence
+    assert "But 2 linear combinations of the 4 features of every record are known exactly." in finding.sentence
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -164,5 +164,5 @@ def test_a_constant_column_and_twins_are_no_trouble():
 
 def test_a_part_says_that_it_is_a_part():
     x = box()
-    assert "(Tried on 800 of the 21,613 rows.)" in attacked(scene_of(x, x, public("none"), of=21_613)).sentence
+    assert "(Tried on 800 of the 21,613 records.)" in attacked(scene_of(x, x, public("none"), of=21_613)).sentence
     assert "Tried" not in attacked(scene_of(x, x, public("none"))).sentence

@@ -29,8 +29,8 @@ def test_every_person_is_found_where_nothing_protects_the_order(mechanism):
     family = "none" if isinstance(mechanism, Identity) else "random_projection"
     finding = linked(X, draw(mechanism, X), public(family))
     assert finding.figure == finding.high == 1.0
-    assert "for 100 % of them" in finding.sentence
-    assert f"among {N:,} rows" in finding.sentence
+    assert "the candidate of 100 % of them" in finding.sentence
+    assert f"among {N:,} candidates" in finding.sentence
 
 
 def simulated_share(law, sd, x, runs=4):

@@ -26,7 +26,7 @@ def test_who_is_in_shows_where_nothing_protects(mechanism):
     finding = attacked(mechanism, public("none" if isinstance(mechanism, Identity) else "random_projection"))
     assert finding.figure > 0.97
     assert finding.low > 0.9
-    assert "says yes for" in finding.sentence
+    assert "yes for 100 %" in finding.sentence
 
 
 def simulated_advantage(sd, x, runs=6):

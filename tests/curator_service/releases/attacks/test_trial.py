@@ -133,7 +133,7 @@ def test_what_was_released_is_attacked_with_its_order(release):
         f.attack: f for f in trial.findings(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0, row_seconds=IDLE)
     }
     assert list(findings) == EVERY
-    assert "among 21,613 rows" in findings["linkage"].sentence
+    assert "among 21,613 candidates" in findings["linkage"].sentence
     right = {name: findings[name].figure for name in ("known_rows", "linkage")}
     wrong = trial.findings(
         spec, replace(rows, order=order[::-1].copy()), x[:, 0], mechanism, z, rng=rng, seconds=1.0, row_seconds=IDLE
@@ -222,4 +222,4 @@ def test_private_answers_are_averaged_through_the_path_that_measures():
     assert averaged.attack == "averaging"
     # Of 100 answers, each with noise of 2.8 C: about a fifth. One error of 25 is above 1 with 4e-4.
     assert 0 < averaged.figure < 1
-    assert "cost epsilon" in averaged.sentence
+    assert "with epsilon" in averaged.sentence

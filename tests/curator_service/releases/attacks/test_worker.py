@@ -73,7 +73,9 @@ def test_attacks_that_need_more_rows_are_named_and_answers_that_no_cap_allows_ar
     result = attempted(job(n=20))
     assert set(result.findings) == set(ATTACKS)
     assert [attack for attack in ATTACKS if result.findings[attack] is None] == ["known_rows_noisy", "membership"]
-    assert attack_preview.not_tried(result).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
+    assert attack_preview.not_tried(result).startswith(
+        "Not tried: known_rows_noisy, membership (they need more records"
+    )
     known_rows = result.findings["known_rows"]
     result.findings = dict(result.findings, known_rows_noisy=known_rows, membership=FINDING, averaging=None)
     assert attack_preview.not_tried(result) is None

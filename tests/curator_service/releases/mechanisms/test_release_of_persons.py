@@ -116,10 +116,10 @@ def test_words_and_figures_are_a_persons():
     spec = study(gaussian(), 3, answers=laplace, epsilon_per_row="4")
     text = guarantee(spec)
     assert "privacy of each person's features" in text
-    assert "differ in the rows of one person, 3 at most, each moved by at most 0.3" in text
-    assert "Answers about the rows of one person add up, with the release, to (4, 1e-05) at most." in text
-    assert "differ in the row of one person, moved" in guarantee(study(planar(), 1))
-    assert any(gap.startswith("Rows of one person:") for gap in not_protected(spec))
+    assert "differ in the records of one person, 3 at most, each moved by at most 0.3" in text
+    assert "Answers about the records of one person add up, with the release, to (4, 1e-05) at most." in text
+    assert "differ in the record of one person, moved" in guarantee(study(planar(), 1))
+    assert any(gap.startswith("Records of one person:") for gap in not_protected(spec))
     price = accounting.price(spec)
     assert (price.release_epsilon, price.row_epsilon, price.answers_per_row) == ("1", "4", 6)
     assert "epsilon 1 and delta 1e-05 for each person" in price.sentence

@@ -110,7 +110,7 @@ def test_a_notice_arrives_signed_and_says_what_happened(posting, until):
         "service": "blindopt-curator",
         "subject": {"study_id": "std_0123456789abcdef", "cap": "queries"},
         "counts": {"percent": 83},
-        "sentence": "83 % of the cap queries of study std_0123456789abcdef is spent.",
+        "sentence": "83 % of the cap queries of study std_0123456789abcdef is used.",
     }
     assert b"null" not in got.body
 
@@ -151,7 +151,7 @@ def test_every_event_has_a_sentence_of_its_fields(posting):
     notice = outbox.new_notice(
         "blindopt-curator", "budget_80", NOW, wire.NoticeSubject(dataset_id="ds_" + "6" * 16), counts
     )
-    assert "of dataset ds_6666666666666666 is spent" in notice.sentence
+    assert "of dataset ds_6666666666666666 is used" in notice.sentence
 
 
 @pytest.mark.parametrize("planted", ["zq_yield", "highest charges", "blindopt_0123456789abcdef.x", "17.25", "run_x\n"])
