@@ -28,7 +28,7 @@ def get_ledger(
     since: Annotated[Time | None, Query(description="Only lines from this time on.")] = None,
     until: Annotated[Time | None, Query(description="Only lines before this time.")] = None,
 ) -> wire.LedgerPage:
-    """Every charge and every refusal of a study, and its balance."""
+    """List every charge and refusal of a study, and its balance."""
     shown = LineFilter(row, kind, stamp(since) if since else None, stamp(until) if until else None)
     newest = order == "newest"
     entries, balance = curator.accounts.ledger(study_id, paging.token, paging.limit, newest=newest, shown=shown)
@@ -46,9 +46,10 @@ def get_exposure(
         Literal["smallest", "largest"], Query(description="Which candidate numbers come first: the same for each page.")
     ] = "smallest",
 ) -> wire.ExposurePage:
-    """Candidates that were queried, how often, and their cost. The owner sees which records they are.
+    """List queried candidates, with the number of their queries and the epsilon used.
 
-    `page_token` may be any candidate number: the page begins after it, or before it in the order `largest`.
+    The owner sees which records they are. `page_token` may be any candidate number: the page begins after it, or before
+    it in the order `largest`.
     """
     largest = order == "largest"
     with_records = request.state.principal.role == "owner"
@@ -61,7 +62,7 @@ def get_exposure(
 
 @router.get("/v1/studies/{study_id}/groups", dependencies=[allowed("owner")], responses=documented(409))
 def get_groups(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.GroupPage:
-    """The groups of a groups study: where each is, its noisy number of records, and what its answers have cost.
+    """List the groups of a groups study: place, noisy number of records, epsilon used.
 
     `page_token` may be any candidate number: the page begins after it.
     """
@@ -80,7 +81,7 @@ def get_accounting(
         ),
     ] = None,
 ) -> wire.Accounting:
-    """The privacy cost of a study so far: by pure composition, as in the ledger, and a tight one at a delta."""
+    """Compute the epsilon that a study has used: as a sum, and tightly at a delta."""
     return curator.accounts.accounting(study_id, delta)
 
 
@@ -88,9 +89,10 @@ def get_accounting(
 def get_dataset_account(
     request: Request, dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep
 ) -> wire.DatasetAccount:
-    """What every use of a dataset's file has cost its records, with its caps, however often it was registered.
+    """Get the account of a dataset's file: its uses, the epsilon used, the caps.
 
-    Two files that share records are two accounts. The owner sees the number of a record that has lost most.
+    Two files that share records are two accounts. The owner sees the number of a record that has lost most. Returns the
+    account of the file.
     """
     with_records = request.state.principal.role == "owner"
     account = curator.dataset_accounts.account(dataset_id, paging.after, paging.limit, with_records=with_records)
@@ -107,7 +109,7 @@ def get_dataset_account(
 def change_dataset_caps(
     dataset_id: DatasetId, caps: wire.DatasetCaps, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Declare, lower or raise the caps on what all uses of a dataset's file may cost a record."""
+    """Declare, lower or raise the caps of the account of a dataset's file. Returns the account with its new caps."""
     return RecordedReply(curator.dataset_accounts.change_caps(caller, dataset_id, caps))
 
 

@@ -98,7 +98,7 @@ async def register_dataset(
     """Register a CSV or Parquet file. It is checked whole; on any error nothing is stored.
 
     All registrations of one file must have the same person and rows_per_person: 409 otherwise, unless the other one is
-    archived and was never used.
+    archived and was never used. Returns the new dataset.
     """
     chosen = _columns(columns)
     if (person is None) != (rows_per_person is None):
@@ -151,14 +151,14 @@ def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
 
 @router.get("")
 def list_datasets(curator: CuratorDep, paging: PagingDep, archived: Archived = None) -> wire.DatasetPage:
-    """Datasets in the order of their registration."""
+    """List datasets in the order of their registration."""
     datasets, token = paging.read(partial(curator.datasets.page, chosen=ListFilter(archived)))
     return wire.DatasetPage(datasets=datasets, next_page_token=token)
 
 
 @router.get("/{dataset_id}")
 def get_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
-    """One dataset with its columns."""
+    """Get a dataset with its columns. Returns the dataset."""
     return curator.datasets.view(dataset_id)
 
 
@@ -166,7 +166,7 @@ def get_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
 def withhold_record(
     dataset_id: DatasetId, body: wire.WithholdCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Measure and release a record no more, in every study of its file: modelers see it declined.
+    """Withhold a record in every study of its file: modelers see it declined.
 
     What has left stays with the modelers. The log says that a record is withheld, not which.
     """
@@ -175,14 +175,17 @@ def withhold_record(
 
 @router.get("/{dataset_id}/withheld")
 def list_withheld(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.WithheldPage:
-    """Withheld records of a dataset's file, in the order in which they were withheld."""
+    """List the withheld records of a dataset's file, in the order of their withholding."""
     rows, token = paging.read(lambda after, limit: curator.withholding.page(dataset_id, after, limit))
     return wire.WithheldPage(withheld=rows, next_page_token=token)
 
 
 @router.post("/{dataset_id}:report")
 def report_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.SignedPrivacyReport:
-    """A privacy report on every study of a dataset's file, signed with the key of the log. It has no attacks."""
+    """Write a privacy report on every study of a dataset's file, signed with the key of the log.
+
+    It has no attacks. Returns the report on the dataset and its signature.
+    """
     return curator.privacy_reports.of_dataset(dataset_id)
 
 
@@ -190,7 +193,7 @@ def report_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.SignedPri
 def find_bounds(
     dataset_id: DatasetId, body: wire.BoundsCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Find quantiles of columns privately, for use as public bounds, or as centre and bound of y.
+    """Find quantiles of columns privately, for public bounds, or for centre and bound of outcomes.
 
     epsilon is charged to every record of the dataset's file before the draw. After a crash the same request under its
     key is not charged again.
@@ -200,7 +203,7 @@ def find_bounds(
 
 @router.post("/{dataset_id}:clips")
 def count_clips(dataset_id: DatasetId, body: wire.ClipsRequest, curator: CuratorDep) -> wire.ClipsView:
-    """How many values bounds would clip: exact, for the owner alone, and stored and logged nowhere.
+    """Count the values that bounds would clip: exactly, for the owner alone, stored and logged nowhere.
 
     Bounds may be checked by it, and not chosen: what choosing by it leaks is not counted.
     """
@@ -209,20 +212,23 @@ def count_clips(dataset_id: DatasetId, body: wire.ClipsRequest, curator: Curator
 
 @router.get("/{dataset_id}/bounds")
 def list_bounds(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.BoundsPage:
-    """Private bounds of a dataset's file, in the order of their charges."""
+    """List private bounds of a dataset's file, in the order of their charges."""
     bounds, token = paging.read(lambda after, limit: curator.bounds.page(dataset_id, after, limit))
     return wire.BoundsPage(bounds=bounds, next_page_token=token)
 
 
 @router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
 def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Refuse new studies on a dataset."""
+    """Archive a dataset: refuse new studies on it. Returns the archived dataset."""
     return RecordedReply(curator.datasets.archive(caller, dataset_id, archived=True))
 
 
 @router.post("/{dataset_id}:unarchive", response_model=wire.DatasetView, responses=documented(409))
 def unarchive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Allow new studies on a dataset again. 409 where another registration of its file counts other persons."""
+    """Allow new studies on a dataset again.
+
+    409 where another registration of its file counts other persons. Returns the dataset, out of the archive.
+    """
     return RecordedReply(curator.datasets.archive(caller, dataset_id, archived=False))
 
 
@@ -241,6 +247,6 @@ def delete_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: Cu
     """Delete a dataset that no study or tuning has: its values, what was made from them, and its columns.
 
     What the file was charged, its caps and its withheld records stay with the digest of the file, and count again when
-    the file is registered again. 409 names the studies and tunings that have it.
+    the file is registered again. 409 names the studies and tunings that have it. Returns the id of the deleted dataset.
     """
     return RecordedReply(curator.datasets.delete(caller, dataset_id))

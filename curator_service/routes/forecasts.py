@@ -28,7 +28,7 @@ _LOCATION = {"Location": header("Path of the forecast.")}
 def start_forecast(
     study_id: StudyId, forecast: wire.ForecastCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Simulate how good the optimization would be at each privacy level: on public rows, or on the records.
+    """Simulate how good a search would be at each epsilon, on public values or on the records.
 
     By default no record is read. Releases and charges nothing.
     """
@@ -41,14 +41,14 @@ def start_forecast(
 
 @router.get("")
 def list_forecasts(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.ForecastPage:
-    """Forecasts of a study in the order of their creation."""
+    """List forecasts of a study in the order of their creation."""
     forecasts, token = paging.read(partial(curator.forecasts.page, study_id))
     return wire.ForecastPage(forecasts=forecasts, next_page_token=token)
 
 
 @router.get("/{forecast_id}")
 def get_forecast(study_id: StudyId, forecast_id: ForecastId, curator: CuratorDep) -> wire.ForecastView:
-    """One forecast: its progress, and its results once it has ended."""
+    """Get a forecast: its progress, and its results once it has ended. Returns the forecast."""
     return curator.forecasts.view(study_id, forecast_id)
 
 
@@ -56,5 +56,5 @@ def get_forecast(study_id: StudyId, forecast_id: ForecastId, curator: CuratorDep
 def cancel_forecast(
     study_id: StudyId, forecast_id: ForecastId, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Cancel a forecast that runs or waits."""
+    """Cancel a forecast that runs or waits. Returns the cancelled forecast."""
     return RecordedReply(curator.forecasts.cancel(caller, study_id, forecast_id))

@@ -55,7 +55,7 @@ def list_inbox(
         wire.MeasurerState | None, Query(description="Of these, those to which the owner's system stands so.")
     ] = None,
 ) -> wire.InboxPage:
-    """Measurements that queries requested, oldest first; by default those that are open."""
+    """List requested measurements, oldest first: the open ones by default."""
     items, waiting = curator.inbox.page(state, study_id, query_id, paging.after, paging.limit, system)
     items, token = paging.cut(items, lambda item: item.seq)
     return wire.InboxPage(items=items, open=waiting, next_page_token=token)
@@ -63,7 +63,7 @@ def list_inbox(
 
 @router.get("/v1/inbox/measurements/{measurement_id}")
 def get_measurement(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
-    """One measurement, with its last entry."""
+    """Get a measurement with its last entry."""
     return curator.inbox.view(measurement_id)
 
 
@@ -71,27 +71,28 @@ def get_measurement(measurement_id: MeasurementId, curator: CuratorDep) -> wire.
     "/v1/inbox/measurements/{measurement_id}:try_again", response_model=wire.TriedAgain, responses=documented(409)
 )
 def try_measurement_again(measurement_id: MeasurementId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Call the owner's system for a measurement now, whether it waits for its next attempt or was given up."""
+    """Send a measurement that waits or was given up to the owner's system now. Returns the time of the call."""
     return RecordedReply(curator.webhook_measurer.try_again(caller, measurement_id))
 
 
 @router.get("/v1/inbox/system")
 def get_measuring_system(curator: CuratorDep) -> wire.MeasuringSystem:
-    """The state of the owner's system that measures, and how many measurements wait for it."""
+    """Get the state of the owner's measuring system, and how many measurements wait for it."""
     return curator.webhook_measurer.system()
 
 
 @router.post("/v1/inbox/system:try_again", response_model=wire.TriedAgain, responses=documented(409))
 def try_measurements_again(caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Call the owner's system now for measurements that wait for it or were given up: up to 10,000 at a time."""
+    """Send measurements that wait or were given up (10,000 at most) to the owner's system. Returns their number."""
     return RecordedReply(curator.webhook_measurer.try_again(caller, None))
 
 
 @router.get("/v1/inbox.csv", response_class=Response, responses={200: {"content": {CSV: _FILE}}})
 def export_inbox(curator: CuratorDep, study_id: OfStudy = None) -> Response:
-    """The oldest 10,000 open measurements as a spreadsheet: fill in value or decline_reason, and import it.
+    """Export the oldest 10,000 open measurements: fill in value or decline_reason, and import the file.
 
-    UTF-8 with a byte order mark. Text that a spreadsheet would take for a formula begins with an apostrophe.
+    UTF-8 with a byte order mark. Text that a spreadsheet would take for a formula begins with an apostrophe. Returns a
+    CSV file.
     """
     headers = {"Content-Disposition": 'attachment; filename="inbox.csv"'}
     return Response(curator.inbox.export(study_id), media_type=f"{CSV}; charset=utf-8", headers=headers)
@@ -139,7 +140,7 @@ async def follow_inbox(
     curator: CuratorDep,
     seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
 ) -> Response:
-    """Server-sent events: `inbox` now and after each change of the inbox. Open the stream again when it ends."""
+    """Follow the inbox by server-sent events: `inbox` now and after each change. Returns a stream that may end."""
     stream = await curator.inbox.follow(request.state.principal.id, seconds)
     return StreamingResponse(stream, media_type="text/event-stream")
 
@@ -148,7 +149,7 @@ async def follow_inbox(
 def answer_query(
     query_id: QueryId, answers: wire.AnswerCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Enter measured values of some or all of a query. A measurement that is declined or overdue can be answered."""
+    """Enter measured values of a query, of declined and overdue ones too. Returns them with the new values."""
     return RecordedReply(curator.inbox.answer(caller, query_id, answers))
 
 
@@ -156,7 +157,11 @@ def answer_query(
 def decline_query(
     query_id: QueryId, decline: wire.DeclineCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Decline measurements that will not be made. The modeler learns that the row has no answer, and not why."""
+    """Decline measurements that will not be made.
+
+    The modeler learns that the row has no answer, and not why. Returns the measurements of the query, with those that
+    were declined.
+    """
     return RecordedReply(curator.inbox.decline(caller, query_id, decline))
 
 
@@ -164,12 +169,14 @@ def decline_query(
 def correct_query(
     query_id: QueryId, corrections: wire.CorrectCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Correct values. If y is private, an answer that was released is released again, and charged.
+    """Correct entered values of a query.
 
-    `void` takes answers back: they are declined from now on, which releases and costs nothing, so no cap refuses it. A
-    mean of several measurements is declined whole when one of them is void: `:release_mean` releases the mean of the
-    others. A new answer instead of a void one is charged as a correction. Answers that did not change stay as they
-    were released. 403 with `budget` if the budget does not allow a value: then nothing changes, so send `void` alone.
+    If y is private, an answer that was released is released again, and charged. `void` takes answers back: they are
+    declined from now on, which releases and costs nothing, so no cap refuses it. A mean of several measurements is
+    declined whole when one of them is void: `:release_mean` releases the mean of the others. A new answer instead of a
+    void one is charged as a correction. Answers that did not change stay as they were released. 403 with `budget` if
+    the budget does not allow a value: then nothing changes, so send `void` alone. Returns the measurements of the
+    query, with the corrected values.
     """
     return RecordedReply(curator.inbox.correct(caller, query_id, corrections))
 
@@ -183,9 +190,10 @@ def correct_query(
 def release_mean(
     query_id: QueryId, means: wire.MeanRelease, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Release means that are held back since a measurement was taken back, over the measurements that are left.
+    """Release means that are held back since a measurement was retracted, over the others.
 
     Each is a new number about the same record, and charged as a correction. 409 if nothing is held back. 403 with
-    `budget` if the budget does not allow it: then nothing changes, and what was taken back stays declined.
+    `budget` if the budget does not allow it: then nothing changes, and what was taken back stays declined. Returns the
+    measurements of the query, with the released means.
     """
     return RecordedReply(curator.inbox.release_means(caller, query_id, means))

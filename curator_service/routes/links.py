@@ -10,5 +10,5 @@ router = api_router("links", "owner")
 
 @router.get("/v1/links", response_model=wire.LinkStatusList)
 def list_links(request: Request) -> wire.LinkStatusList:
-    """Links over which this curator takes requests, and what keeps one from being connected."""
+    """List links over which this curator takes requests, and what keeps one from being connected."""
     return wire.LinkStatusList(links=request.app.state.links.status())

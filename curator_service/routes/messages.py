@@ -36,14 +36,15 @@ def send_message(
 ) -> Response:
     """Recommend a candidate to the owner, or request more budget.
 
-    A recommendation may come after the study was closed. 409 while five of the kind wait for a decision.
+    A recommendation may come after the study was closed. 409 while five of the kind wait for a decision. Returns the
+    message as the owner will read it.
     """
     return RecordedReply(curator.messages.send(caller, study_id, message))
 
 
 @router.get("/v1/studies/{study_id}/messages/{message_id}", dependencies=_VENDOR)
 def get_message(request: Request, study_id: StudyId, message_id: MessageId, curator: CuratorDep) -> wire.MessageView:
-    """A message of this grant, with the owner's decision."""
+    """Get a message of this grant, with the owner's decision. Returns the message."""
     return curator.messages.of_grant(request.state.principal, study_id, message_id)
 
 
@@ -54,14 +55,14 @@ def list_messages(
     study_id: Annotated[str | None, Query(description="Of this study alone.")] = None,
     only_open: Annotated[bool, Query(description="Those that wait for a decision.")] = False,
 ) -> wire.MessagePage:
-    """Messages of vendors, in the order of arrival."""
+    """List messages of vendors, in the order of arrival."""
     messages, token = paging.read(lambda after, limit: curator.messages.page(study_id, only_open, after, limit))
     return wire.MessagePage(messages=messages, next_page_token=token)
 
 
 @router.get("/v1/messages/{message_id}", dependencies=_OWNER)
 def get_any_message(message_id: MessageId, curator: CuratorDep) -> wire.MessageView:
-    """A message of a vendor, with the last decision."""
+    """Get a message of a vendor, with the last decision. Returns the message with its study."""
     return curator.messages.view(message_id)
 
 
@@ -76,7 +77,8 @@ def decide_message(
 ) -> Response:
     """Decide about a message. The vendor can read the word and what is written with it, and nothing else.
 
-    `approved` raises the caps of the study at once, as `PUT /v1/studies/{study_id}/budget` does.
+    `approved` raises the caps of the study at once, as `PUT /v1/studies/{study_id}/budget` does. Returns the message
+    with the decision.
     """
     return RecordedReply(curator.messages.decide(caller, message_id, decision))
 
@@ -88,7 +90,10 @@ def decide_message(
     dependencies=_OWNER,
 )
 def raise_caps(study_id: StudyId, change: wire.BudgetRaise, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Raise caps of an open study, with a reason that vendors and auditors read. No cap of it is ever lowered."""
+    """Raise caps of an open study, with a reason that vendors and auditors read.
+
+    No cap of it is ever lowered. Returns the study with its new caps.
+    """
     return RecordedReply(curator.study_caps.change(caller, study_id, change))
 
 
@@ -104,7 +109,7 @@ def open_record(
 def open_group(
     study_id: StudyId, choice: wire.RecordChoice, caller: UnkeyedContextDep, curator: CuratorDep
 ) -> wire.GroupView:
-    """The group behind a candidate of a groups study, with its records: for the owner only.
+    """Show the group behind a candidate of a groups study, with its records: for the owner alone.
 
     Logged as `record.opened`, which says who opened one, and of which study, but not which.
     """

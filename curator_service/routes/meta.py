@@ -12,7 +12,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/v1/meta", operation_id="meta")
 def meta(curator: CuratorDep) -> wire.CuratorMeta:
-    """Version, release mechanisms with their status, limits."""
+    """Get version, release mechanisms with their status, and limits."""
     return wire.CuratorMeta(
         service="blindopt-curator",
         version=VERSION,

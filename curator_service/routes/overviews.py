@@ -16,42 +16,45 @@ _READ = [allowed("owner", "auditor")]
 
 @router.post("/v1/studies:check", responses=documented(409), dependencies=[allowed("owner")])
 def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck:
-    """Guarantee, cost and cautions of a draft, from public values, but for `record_cautions`. Changes nothing."""
+    """Compute guarantee, price and cautions of a draft from public values, but for `record_cautions`.
+
+    Changes nothing.
+    """
     return curator.overviews.check(study)
 
 
 @router.post("/v1/studies:forecast", responses=documented(409), dependencies=[allowed("owner")])
 def forecast_draft(study: wire.StudyCreate, curator: CuratorDep) -> wire.PublicForecast:
-    """A forecast of a draft on public rows, started by the first request for its public inputs. Reads no record.
+    """Forecast a draft on public values: the first request for its public inputs starts the forecast.
 
-    It holds for every epsilon of the release, name, caps and timing; of groups, for that division of epsilon between
-    release and answers, and that cap on a record. Ask again until it has ended.
+    Reads no record. It holds for every epsilon of the release, name, caps and timing; of groups, for that division of
+    epsilon between release and answers, and that cap on a record. Ask again until it has ended.
     """
     return curator.public_forecasts.view(study)
 
 
 @router.get("/v1/accounts", dependencies=_READ)
 def list_accounts(curator: CuratorDep, paging: PagingDep) -> wire.StudyAccountPage:
-    """The spending of each study, with its caps."""
+    """List the epsilon that each study has used, with its caps."""
     accounts, token = paging.read(curator.overviews.accounts)
     return wire.StudyAccountPage(accounts=accounts, next_page_token=token)
 
 
 @router.get("/v1/studies/{study_id}/account", dependencies=_READ)
 def get_account(study_id: StudyId, curator: CuratorDep) -> wire.StudyAccount:
-    """The spending of a study, with its caps."""
+    """Get the epsilon that a study has used, with its caps."""
     return curator.overviews.account(study_id)
 
 
 @router.get("/v1/studies/{study_id}/exposure/histogram", dependencies=_READ)
 def get_exposure_histogram(study_id: StudyId, curator: CuratorDep) -> wire.ExposureHistogram:
-    """How many rows were measured how often."""
+    """Count candidates by the number of their measurements."""
     return curator.overviews.histogram(study_id)
 
 
 @router.get("/v1/studies/{study_id}/results", dependencies=[allowed("owner")])
 def get_results(study_id: StudyId, curator: CuratorDep) -> wire.StudyResults:
-    """Answers against the features of their records, and the relevance of each feature. Computed at each request.
+    """Get answers beside the features of their records, and the relevance of each feature. Computed at each request.
 
     For the owner alone: neither stored, nor logged, nor sent to a vendor. 503 while another is computed.
     """
@@ -64,11 +67,11 @@ def get_ledger_curve(
     curator: CuratorDep,
     points: Annotated[int, Query(ge=2, le=1_000, description="Most points.")] = 200,
 ) -> wire.LedgerCurve:
-    """The spending of a study over time, thinned for a chart."""
+    """Get the epsilon that a study has used over time, thinned for a chart."""
     return curator.overviews.curve(study_id, points)
 
 
 @router.get("/v1/jobs", dependencies=[allowed("owner")])
 def list_jobs(curator: CuratorDep) -> wire.JobList:
-    """Previews, releases, forecasts and tunings that are under way or wait, of all studies."""
+    """List previews, releases, forecasts and tunings that run or wait, of all studies."""
     return curator.under_way()

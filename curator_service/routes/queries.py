@@ -39,7 +39,7 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 @router.get("", dependencies=[allowed("owner", "modeler")])
 def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
-    """The study: all of it for the owner, and for a modeler what it may know."""
+    """Get a study. Returns a StudyOwnerView to the owner, and a StudyView to a modeler."""
     if request.state.principal.role == "owner":
         view = curator.studies.view(study_id)
         shown = {
@@ -75,9 +75,10 @@ Wanted = Annotated[tuple[str | None, str | None, str], Depends(_wanted)]
 
 @router.get("/candidates", **_AS_FILE)
 def get_candidates(study_id: StudyId, curator: CuratorDep, wanted: Wanted) -> Response:
-    """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time.
+    """Download the release as a float64 npy file, in a secret order of candidates.
 
-    409 for a large release, which is published in parts: the study has their list.
+    ETag is its SHA-256; one Range at a time. 409 for a large release, which is published in parts: the study has their
+    list. Returns the whole file.
     """
     return _file(*curator.queries.candidates(study_id, None), wanted)
 
@@ -89,7 +90,7 @@ def get_candidates_part(
     curator: CuratorDep,
     wanted: Wanted,
 ) -> Response:
-    """A part of a large release: these bytes of the npy file of Z, which all parts in order make up."""
+    """Download a part of a large release: its bytes of the npy file that all parts make up. Returns the whole part."""
     return _file(*curator.queries.candidates(study_id, part), wanted)
 
 
@@ -146,9 +147,9 @@ def _range(wanted: str, size: int) -> tuple[int, int]:
 async def ask(
     request: Request, study_id: StudyId, query: wire.QueryRequest, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Measure rows of Z and release the answers: charged first, stored before they are sent.
+    """Query candidates: the curator charges first, and stores the answers before it sends them.
 
-    202 if people or a system of the owner's measure: then get the query with `wait`.
+    202 if people or a system of the owner's measure: then get the query with `wait`. Returns the answers.
     """
     return RecordedReply(await curator.queries.ask(caller, study_id, query, request.scope["state"].get("pacing")))
 
@@ -194,7 +195,7 @@ async def get_query(
         int, Query(ge=1, lt=2**53, description="Wait for this version or a later one: more than 1 is a correction.")
     ] = 1,
 ) -> Response:
-    """The latest version of a query's answer: the same bytes for the same version, always."""
+    """Get the latest version of a query's answers: the same version always has the same bytes. Returns them."""
     principal = request.state.principal
     reply = await curator.queries.query(principal, study_id, query_id, wait_s=wait, version=version)
     return Response(reply.body, reply.status, media_type="application/json")
@@ -216,7 +217,7 @@ async def list_revisions(
     paging: PagingDep,
     wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for one; then 202 if there is none.")] = 0.0,
 ) -> Response:
-    """Answers to queries that were pending, and corrections, in the order in which this grant got them.
+    """List answers that were pending, and corrections, in the order in which this grant got them.
 
     `page_token` is the seq of the last one that you know.
     """

@@ -19,7 +19,7 @@ router = api_router("studies", "owner", prefix="/v1/studies")
 
 @router.post("", status_code=201, response_model=wire.StudyOwnerView, responses=documented(409))
 def create_study(study: wire.StudyCreate, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Create a draft: nothing is drawn or released."""
+    """Create a draft: nothing is drawn or released. Returns the new draft."""
     return RecordedReply(curator.studies.create(caller, study))
 
 
@@ -27,20 +27,20 @@ def create_study(study: wire.StudyCreate, caller: RequestContextDep, curator: Cu
 def change_study(
     study_id: StudyId, study: wire.StudyChange, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Replace a draft that was never charged. Its forecasts are deleted unless they hold for the new draft too."""
+    """Replace a draft that was never charged. Returns the changed draft, with the forecasts that still hold."""
     return RecordedReply(curator.studies.change(caller, study_id, study))
 
 
 @router.get("")
 def list_studies(curator: CuratorDep, paging: PagingDep, chosen: ListFilterDep) -> wire.StudyPage:
-    """Studies in the order of their creation."""
+    """List studies in the order of their creation."""
     studies, token = paging.read(partial(curator.studies.page, chosen=chosen))
     return wire.StudyPage(studies=studies, tags=curator.studies.tags(), next_page_token=token)
 
 
 @router.post("/{study_id}:preview")
 def preview_release(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
-    """The report of a release as it would be, with attacks on one that is thrown away: for the owner alone.
+    """Preview a release, with attacks on a trial release that is thrown away: for the owner alone.
 
     Changes nothing. Takes about four seconds, and ends after sixteen: `not_tried` then says what was left out. One
     preview is made at a time; while another is under way, the reply is 503 `busy`.
@@ -72,11 +72,12 @@ def release_study(
         Header(max_length=20, description="RFC 7240. respond-async: reply 202 at once, and draw meanwhile."),
     ] = None,
 ) -> Response:
-    """Draw the candidates in a secret row order and open the study. Once.
+    """Draw the candidates in a secret order and open the study. Once.
 
     The body is optional: with one, a draft that was changed meanwhile is not released. A draft whose latest preview
     found a high risk needs one, with `confirm_high_risk`. A large release takes minutes: with `Prefer: respond-async`
-    the reply is 202 until it is published, and a draw that fails leaves a draft with `release_problem`.
+    the reply is 202 until it is published, and a draw that fails leaves a draft with `release_problem`. Returns the
+    open study.
     """
     if "respond-async" not in preferences(prefer or []):
         return RecordedReply(curator.releases.release(caller, study_id, wanted))
@@ -89,29 +90,29 @@ def release_study(
 
 @router.post("/{study_id}:sandbox", response_model=wire.StudyOwnerView, responses=documented(409))
 def make_sandbox(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """A released study on made-up rows with the settings of a draft or an open study, for a vendor to try code on.
+    """Make a sandbox: a released study on made-up records with a study's settings, to try code on.
 
     Made from public values alone: uniform rows in the declared bounds, as many as the dataset has, and a drawn function
-    as y. The dataset's account is charged nothing. Grants of it open the sandbox alone.
+    as y. The dataset's account is charged nothing. Grants of it open the sandbox alone. Returns the open sandbox.
     """
     return RecordedReply(curator.sandboxes.make(caller, study_id))
 
 
 @router.post("/{study_id}:close", response_model=wire.StudyOwnerView, responses=documented(409))
 def close_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Refuse further queries."""
+    """Close a study: refuse further queries. Returns the closed study."""
     return RecordedReply(curator.studies.close(caller, study_id))
 
 
 @router.post("/{study_id}:archive", response_model=wire.StudyOwnerView, responses=documented(409))
 def archive_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Archive a draft or a closed study: it keeps all that it has, and leaves the lists of the console."""
+    """Archive a draft or a closed study: it only leaves the lists of the console. Returns the archived study."""
     return RecordedReply(curator.studies.archive(caller, study_id, archived=True))
 
 
 @router.post("/{study_id}:unarchive", response_model=wire.StudyOwnerView, responses=documented(409))
 def unarchive_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Take a study out of the archive."""
+    """Take a study out of the archive. Returns the study, out of the archive."""
     return RecordedReply(curator.studies.archive(caller, study_id, archived=False))
 
 
@@ -119,23 +120,24 @@ def unarchive_study(study_id: StudyId, caller: RequestContextDep, curator: Curat
 def delete_draft(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Delete a draft with its forecasts, and revoke its grants. The log keeps its records of the draft.
 
-    409 for a study that was released, and for a draft of which the ledger has a charge or a refusal.
+    409 for a study that was released, and for a draft of which the ledger has a charge or a refusal. Returns the id of
+    the deleted draft.
     """
     return RecordedReply(curator.studies.delete(caller, study_id))
 
 
 @router.put("/{study_id}/labels", response_model=wire.StudyOwnerView, responses=documented(409))
 def label_study(study_id: StudyId, labels: wire.Labels, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Replace note and tags of a study. Owners alone read them: they are in no log, and modelers never see them."""
+    """Replace note and tags of a study, which only owners read. Returns the study with its new labels."""
     return RecordedReply(curator.studies.housekeeping.label(caller, study_id, labels))
 
 
 @router.post("/{study_id}:report")
 def report_study(study_id: StudyId, curator: CuratorDep) -> wire.SignedPrivacyReport:
-    """A privacy report, signed with the key of the log: promised, accepted, spent, and attacks on the real release.
+    """Write a signed privacy report: promised, accepted, used, and attacks on the release.
 
     For the owner, who may pass it on: it depends on the records through the attacks alone. Takes about four seconds,
-    and ends after sixteen: `not_tried` then says what was left out.
+    and ends after sixteen: `not_tried` then says what was left out. Returns the report on the study and its signature.
     """
     return curator.privacy_reports.of_study(study_id)
 
@@ -144,20 +146,20 @@ def report_study(study_id: StudyId, curator: CuratorDep) -> wire.SignedPrivacyRe
 def create_grant(
     study_id: StudyId, grant: wire.GrantCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Create a grant for one modeler. Its token is shown once."""
+    """Create a grant for one modeler. Its token is shown once. Returns the new grant with its token."""
     return RecordedReply(curator.grants.grant(caller, study_id, grant))
 
 
 @router.get("/{study_id}/grants")
 def list_grants(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.GrantPage:
-    """The grants of a study, without their tokens."""
+    """List the grants of a study, without their tokens."""
     grants, token = paging.read(partial(curator.grants.grants, study_id))
     return wire.GrantPage(grants=grants, next_page_token=token)
 
 
 @router.post("/{study_id}/grants/{grant_id}:revoke", response_model=wire.GrantView, responses=documented(409))
 def revoke_grant(study_id: StudyId, grant_id: GrantId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Refuse every token of a grant from now on."""
+    """Refuse every token of a grant from now on. Returns the revoked grant."""
     return RecordedReply(curator.grants.revoke(caller, study_id, grant_id))
 
 
@@ -167,7 +169,7 @@ def revoke_grant(study_id: StudyId, grant_id: GrantId, caller: RequestContextDep
 def rotate_grant(
     study_id: StudyId, grant_id: GrantId, rotation: wire.Rotation, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Issue a further token, shown once. The older one stays valid until it is revoked; at most two are live."""
+    """Issue a further token of a grant, of two at most, shown once. Returns the grant with its further token."""
     return RecordedReply(curator.grants.rotate(caller, study_id, grant_id, rotation))
 
 
@@ -177,5 +179,5 @@ def rotate_grant(
 def revoke_grant_token(
     study_id: StudyId, grant_id: GrantId, kid: TokenId, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Refuse one token of a grant from now on."""
+    """Refuse one token of a grant from now on. Returns the grant without this token."""
     return RecordedReply(curator.grants.revoke(caller, study_id, grant_id, kid))

@@ -34,20 +34,20 @@ def start_tuning(tuning: wire.TuningCreate, caller: RequestContextDep, curator: 
 
 @router.post("/v1/tunings:preview", dependencies=_OWNER, responses=documented(409))
 def preview_tuning(tuning: wire.TuningCreate, curator: CuratorDep) -> wire.TuningReport:
-    """Cost, guarantee and expected quality of a tuning, from public values alone. Spends nothing."""
+    """Compute price, guarantee and expected quality of a tuning from public values alone. Spends nothing."""
     return curator.tunings.preview(tuning)
 
 
 @router.get("/v1/tunings", dependencies=_OWNER)
 def list_tunings(curator: CuratorDep, paging: PagingDep) -> wire.TuningPage:
-    """Tunings in the order of their creation."""
+    """List tunings in the order of their creation."""
     tunings, token = paging.read(curator.tunings.page)
     return wire.TuningPage(tunings=tunings, next_page_token=token)
 
 
 @router.get("/v1/tunings/{tuning_id}", dependencies=_OWNER)
 def get_tuning(tuning_id: TuningId, curator: CuratorDep) -> wire.TuningView:
-    """One tuning: its progress, and its result once it is completed."""
+    """Get a tuning: its progress, and its result once it is completed. Returns the tuning."""
     return curator.tunings.view(tuning_id)
 
 
@@ -55,5 +55,5 @@ def get_tuning(tuning_id: TuningId, curator: CuratorDep) -> wire.TuningView:
     "/v1/tunings/{tuning_id}:cancel", dependencies=_OWNER, response_model=wire.TuningView, responses=documented(409)
 )
 def cancel_tuning(tuning_id: TuningId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Cancel a tuning that runs or waits; its charge stays spent."""
+    """Cancel a tuning that runs or waits: its charge stays. Returns the cancelled tuning."""
     return RecordedReply(curator.tunings.cancel(caller, tuning_id))

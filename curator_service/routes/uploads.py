@@ -35,13 +35,13 @@ async def upload_file(
 
 @router.get("")
 def list_uploads(caller: UnkeyedContextDep, curator: CuratorDep) -> wire.UploadPage:
-    """The caller's pending files, oldest first: all of them."""
+    """List your pending files, oldest first: all of them."""
     return wire.UploadPage(uploads=curator.uploads.all(caller.principal), next_page_token=None)
 
 
 @router.get("/{upload_id}")
 def get_upload(upload_id: UploadId, caller: UnkeyedContextDep, curator: CuratorDep) -> wire.PendingUpload:
-    """What the columns of a pending file hold. It is made from the records: do not pass it on."""
+    """Show what the columns of a pending file hold. It is made from the records: do not pass it on."""
     return curator.uploads.view(caller.principal, upload_id)
 
 

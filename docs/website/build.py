@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from demo.parties import start_services
-from docs.website import command_line, errors, formulas, notebooks, operating, python_api, rest
+from docs.website import command_line, errors, formulas, notebooks, operating, python_api, rest, tour
 
 ROOT = Path(__file__).parents[2]
 COPIED = (".md", ".svg", ".png", ".json", ".py")
@@ -26,8 +26,9 @@ def build(target: Path, *, quick: bool = False) -> Path:
     pages = source / "pages"
     assemble(pages, quick=quick)
     config = (Path(__file__).parent / "zensical.toml").read_text()
-    entries = ", ".join(f'"notebooks/{page.name}"' for page in sorted((pages / "notebooks").glob("*.md")))
-    config = config.replace('"notebooks/*.md"', entries)
+    for pattern in re.findall(r'"(\S+/\*\.md)"', config):
+        entries = (f'"{page.relative_to(pages).as_posix()}"' for page in sorted(pages.glob(pattern)))
+        config = config.replace(f'"{pattern}"', ", ".join(entries))
     (source / "zensical.toml").write_text(config)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", str(source / "zensical.toml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -54,7 +55,7 @@ def assemble(pages: Path, *, quick: bool) -> None:
     shutil.copyfile(ROOT / "CHANGELOG.md", pages / "changelog.md")
     troubleshooting = pages / "howto/troubleshooting.md"
     troubleshooting.write_text(errors.with_statuses(troubleshooting.read_text()))
-    made = rest.pages() | {
+    made = rest.pages({} if quick else tour.examples()) | {
         "settings.md": operating.settings_page(),
         "metrics.md": operating.metrics_page(),
         "not-protected.md": operating.not_protected_page(),
@@ -62,7 +63,7 @@ def assemble(pages: Path, *, quick: bool) -> None:
         "python.md": python_api.page(),
     }
     for name, text in made.items():
-        (pages / "reference" / name).parent.mkdir(exist_ok=True)
+        (pages / "reference" / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / "reference" / name).write_text(text)
     add_notebooks(pages / "notebooks", executed=not quick)
     for path in (pages / "changelog.md", *(pages / "developers").rglob("*.md")):

@@ -1,8 +1,9 @@
-"""Pages of the REST reference, from the OpenAPI documents of both services."""
+"""Pages of the REST reference, from the OpenAPI documents of both services and from recorded examples."""
 
 import json
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,18 @@ from typing import Any
 from fastapi import FastAPI
 
 from docs.website.tables import code, plain, table
+from docs.website.tour import Example
 
 Json = dict[str, Any]
+ORDER = ("uploads", "datasets", "studies", "forecasts", "exchange", "runs")
+"""Groups in the order of a reader's work; others follow."""
+ABOUT = """This page is made from the OpenAPI document of the service, which it serves at `/openapi.json`
+([a copy]({service}.openapi.json) with examples). Each page below describes some operations, each with the types that it
+is the first to use.
+
+A request needs the header `Authorization: Bearer TOKEN`, unless its page says otherwise. A request that changes
+something needs the header `Idempotency-Key` with a new random value: repeat the request with the same value until you
+have a reply. Bodies are JSON unless a page says otherwise. A number without a range may be any finite number."""
 
 
 @contextmanager
@@ -40,163 +51,204 @@ def documents() -> dict[str, Json]:
         return {service: app.openapi() for service, app in built.items()}
 
 
-def pages() -> dict[str, str]:
-    """Two pages of each service, its operations and the fields of all bodies, and the document itself."""
-    made = {}
+def pages(recorded: Mapping[str, list[Example]]) -> dict[str, str]:
+    """A page of each service, one of each group of its operations, and the document itself, all with examples."""
+    made: dict[str, str] = {}
     for service, document in documents().items():
+        _bound_counts(document)
+        reference = Reference(service, document, recorded.get(service, []))
+        made |= reference.pages()
         made[f"{service}.openapi.json"] = json.dumps(document, indent=1)
-        made[f"{service}.md"] = operations_page(service, document)
-        made[f"{service}-fields.md"] = fields_page(service, document)
     return made
 
 
-def operations_page(service: str, document: Json) -> str:
-    """Every operation of a service: what it does, its parameters, body and replies."""
-    operations = [
-        (path, method, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-        if isinstance(operation, dict) and "responses" in operation
-    ]
-    shared = _shared(document, operations)
-    about = (
-        "This page is made from the OpenAPI document of the service, which it serves at `/openapi.json` "
-        f"([a copy]({service}.openapi.json)). [Fields]({service}-fields.md) describes the bodies."
-    )
-    errors = (
-        f"An error is a [problem document]({service}-fields.md#Problem): "
-        "[Troubleshooting](../howto/troubleshooting.md) explains its `code`."
-    )
-    lines = [
-        f"# REST: the {service}",
-        about,
-        "## Replies that every operation may send",
-        errors,
-        table(["Status", "When"], [[status, plain(text)] for status, text in sorted(shared.items())]),
-        "## Headers of replies",
-        "Each reply below names those that it may have. `X-Request-ID` is in all of them.",
-        table(["Header", "Meaning"], [[code(name), plain(text)] for name, text in _headers(document, operations)]),
-    ]
-    groups: dict[str, list[tuple[str, str, Json]]] = {}
-    for path, method, operation in operations:
-        groups.setdefault((operation.get("tags") or ["other"])[0], []).append((path, method, operation))
-    for group, members in groups.items():
-        lines.append(f"## {group.capitalize()}")
-        for path, method, operation in members:
-            lines += _operation(service, document, path, method, operation, shared)
-    return "\n\n".join(line for line in lines if line) + "\n"
+class Reference:
+    """The reference of a service. A type stands with the first operation that uses it, those of errors in front."""
 
+    def __init__(self, service: str, document: Json, recorded: list[Example]) -> None:
+        self.service, self.document = service, document
+        self.schemas: Json = document["components"]["schemas"]
+        self.groups: dict[str, list[tuple[str, str, Json]]] = {group: [] for group in ORDER}
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                (group,) = operation["tags"]
+                self.groups.setdefault(group, []).append((path, method, operation))
+        self.groups = {group: members for group, members in self.groups.items() if members}
+        self.operations = [each for members in self.groups.values() for each in members]
+        self.examples = {
+            operation["operationId"]: _examples_of(path, method, operation, recorded)
+            for path, method, operation in self.operations
+        }
+        self.home = dict.fromkeys(self._reached({"$ref": "#/components/schemas/Problem"}), "")
+        self.types: dict[str, list[str]] = {}
+        for group, members in self.groups.items():
+            for _, _, operation in members:
+                bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
+                new = [name for name in self._reached(bodies) if name not in self.home]
+                self.types[operation["operationId"]] = new
+                self.home |= dict.fromkeys(new, group)
+        self.home |= {name: self.home.get(name, "") for name in self.schemas}
+        self.here = ""
 
-def _shared(document: Json, operations: list[tuple[str, str, Json]]) -> dict[str, str]:
-    """Replies, by status, that are the same at every operation which needs a token."""
-    closed = [
-        {status: _resolve(document, reply)["description"] for status, reply in operation["responses"].items()}
-        for _, _, operation in operations
-        if operation.get("security")
-    ]
-    first = closed[0] if closed else {}
-    return {s: text for s, text in first.items() if s >= "400" and all(other.get(s) == text for other in closed)}
+    def pages(self) -> dict[str, str]:
+        """All pages, by their paths."""
+        made = {f"{self.service}.md": self._overview()}
+        for group, members in self.groups.items():
+            self.here = group
+            lines = [f"# {self.service.capitalize()}: {group}"]
+            for path, method, operation in members:
+                lines += self._operation(path, method, operation)
+            made[f"{self.service}/{group}.md"] = "\n\n".join(line for line in lines if line) + "\n"
+        return made
 
-
-def _headers(document: Json, operations: list[tuple[str, str, Json]]) -> list[tuple[str, str]]:
-    """Every header of a reply with each meaning that it has, once."""
-    replies = [_resolve(document, reply) for _, _, operation in operations for reply in operation["responses"].values()]
-    named = [pair for reply in replies for pair in reply.get("headers", {}).items()]
-    return list(dict.fromkeys((name, _resolve(document, header).get("description", "")) for name, header in named))
-
-
-def _operation(
-    service: str, document: Json, path: str, method: str, operation: Json, shared: dict[str, str]
-) -> list[str]:
-    lines = [f"### `{method.upper()} {path}` {{ #{operation['operationId']} }}"]
-    lines.append(plain(operation.get("description") or operation.get("summary", "")))
-    if not operation.get("security"):
-        lines.append("No token is needed.")
-    parameters = [_resolve(document, each) for each in operation.get("parameters", [])]
-    lines.append(
-        table(
-            ["Parameter", "In", "Type", "Meaning"],
-            [
-                [code(each["name"]), each["in"], kind(service, each["schema"]), plain(each.get("description", ""))]
-                for each in parameters
-            ],
+    def _overview(self) -> str:
+        self.here = ""
+        lines = [f"# REST: the {self.service}", ABOUT.format(service=self.service)]
+        for group, members in self.groups.items():
+            rows = [
+                [f"[{plain(each['summary'])}]({self.service}/{group}.md#{each['operationId']})", _call(path, method)]
+                for path, method, each in members
+            ]
+            lines += [f"## {group.capitalize()}", table(["What it does", "Request"], rows)]
+        refused = [[status, plain(text)] for status, text in sorted(self._shared().items())]
+        explained = (
+            "An error is a [Problem](#Problem): [Troubleshooting](../howto/troubleshooting.md) explains its `code`."
         )
-    )
-    body = _resolve(document, operation.get("requestBody", {}))
-    if body:
-        lines.append(f"Body: {_content(service, body)}.")
-    lines.append(table(["Reply", "When", "Body", "Headers"], _replies(service, document, operation, shared)))
-    return lines
+        lines += ["## Replies that every operation may send", explained, table(["Status", "When"], refused)]
+        about = "Each reply names the headers that it may have. `X-Request-ID` is in all of them."
+        headers = [[code(name), plain(text)] for name, text in self._headers()]
+        lines += ["## Headers of replies", about, table(["Header", "Meaning"], headers)]
+        lines += [line for name in sorted(self.schemas) if not self.home[name] for line in self._type(name, "##")]
+        return "\n\n".join(line for line in lines if line) + "\n"
 
+    def _shared(self) -> dict[str, str]:
+        """Replies, by status, that are the same at every operation which needs a token."""
+        closed = [
+            {status: self._resolve(reply)["description"] for status, reply in operation["responses"].items()}
+            for _, _, operation in self.operations
+            if operation.get("security")
+        ]
+        first = closed[0] if closed else {}
+        return {s: text for s, text in first.items() if s >= "400" and all(other.get(s) == text for other in closed)}
 
-def _replies(service: str, document: Json, operation: Json, shared: dict[str, str]) -> list[list[str]]:
-    rows = []
-    for status, unresolved in sorted(operation["responses"].items()):
-        reply = _resolve(document, unresolved)
-        if shared.get(status) == reply["description"] and operation.get("security"):
-            continue
-        headers = [code(name) for name in reply.get("headers", {}) if name != "X-Request-ID"]
-        rows.append([status, plain(reply["description"]), _content(service, reply), ", ".join(headers)])
-    return rows
+    def _headers(self) -> list[tuple[str, str]]:
+        """Every header of a reply with each meaning that it has, once."""
+        replies = [self._resolve(reply) for _, _, each in self.operations for reply in each["responses"].values()]
+        named = [pair for reply in replies for pair in reply.get("headers", {}).items()]
+        return list(dict.fromkeys((name, self._resolve(header).get("description", "")) for name, header in named))
 
-
-def _content(service: str, holder: Json) -> str:
-    kinds = []
-    for media, content in holder.get("content", {}).items():
-        schema = content.get("schema") or {}
-        kinds.append(f"{kind(service, schema)} ({code(media)})" if schema else code(media))
-    return " or ".join(kinds)
-
-
-def fields_page(service: str, document: Json) -> str:
-    """Every body of a service with its fields."""
-    lines = [
-        f"# REST: fields of the {service}",
-        f"The bodies of [the {service}'s requests and replies]({service}.md), by name.",
-    ]
-    for name, schema in sorted(document["components"]["schemas"].items()):
-        lines += [f"## {plain(name)} {{ #{name} }}", plain(schema.get("description", ""))]
-        if "properties" not in schema:
-            lines.append(f"{kind(service, schema)}.")
-            continue
-        required = schema.get("required", [])
+    def _operation(self, path: str, method: str, operation: Json) -> list[str]:
+        name = operation["operationId"]
+        lines = [f"## {plain(operation['summary'])} {{ #{name} }}", _call(path, method)]
+        more = " ".join(operation["description"].split())[len(operation["summary"]) + 1 :]
+        lines.append(plain(re.sub(r" ?Returns (?!.* Returns ).*$", "", more).strip()))
+        if not operation.get("security"):
+            lines.append("You need no token.")
+        parameters = [self._resolve(each) for each in operation.get("parameters", [])]
         rows = [
-            [code(field), kind(service, each), "yes" if field in required else "", plain(each.get("description", ""))]
+            [code(each["name"]), each["in"], self.kind(each["schema"]), plain(each.get("description", ""))]
+            for each in parameters
+            if each["name"] != "idempotency-key"
+        ]
+        lines.append(table(["Parameter", "In", "Type", "Meaning"], rows))
+        body = self._resolve(operation.get("requestBody", {}))
+        if body:
+            lines.append(f"Body: {self._content(body)}.")
+        lines.append(table(["Reply", "When", "Body", "Headers"], self._replies(operation)))
+        keyed = any(each["name"] == "idempotency-key" for each in parameters)
+        lines += [_shown(example, bool(operation.get("security")), keyed) for example in self.examples[name]]
+        return lines + [line for each in self.types[name] for line in self._type(each, "###")]
+
+    def _replies(self, operation: Json) -> list[list[str]]:
+        rows, shared = [], self._shared()
+        for status, unresolved in sorted(operation["responses"].items()):
+            reply = self._resolve(unresolved)
+            if shared.get(status) == reply["description"] and operation.get("security"):
+                continue
+            headers = [code(name) for name in reply.get("headers", {}) if name != "X-Request-ID"]
+            rows.append([status, plain(reply["description"]), self._content(reply), ", ".join(headers)])
+        return rows
+
+    def _content(self, holder: Json) -> str:
+        kinds = []
+        for media, content in holder.get("content", {}).items():
+            schema = content.get("schema") or {}
+            kinds.append(f"{self.kind(schema)} ({code(media)})" if schema else code(media))
+        return " or ".join(kinds)
+
+    def _type(self, name: str, mark: str) -> list[str]:
+        schema = self.schemas[name]
+        lines = [f"{mark} {plain(name)} {{ #{name} }}", plain(schema.get("description", ""))]
+        if "properties" not in schema:
+            return [*lines, f"{self.kind(schema)}."]
+        needed = schema.get("required", [])
+        rows = [
+            [code(field), self.kind(each), "yes" if field in needed else "", plain(each.get("description", ""))]
             for field, each in schema["properties"].items()
         ]
-        lines.append(table(["Field", "Type", "Required", "Meaning"], rows))
-    return "\n\n".join(line for line in lines if line) + "\n"
+        return [*lines, table(["Field", "Type", "Required", "Meaning"], rows)]
+
+    def kind(self, schema: Json) -> str:
+        """The type of a value, in words, with links to the types that it names."""
+        if "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            home = self.home[name]
+            page = f"{home}.md" if home else f"{self.service}.md"
+            folder = "../" if self.here and not home else f"{self.service}/" if home and not self.here else ""
+            return f"[{plain(name)}]({'' if home == self.here else folder + page}#{name})"
+        for options in ("anyOf", "oneOf", "allOf"):
+            if options in schema:
+                return " or ".join(dict.fromkeys(self.kind(each) for each in schema[options]))
+        if "const" in schema:
+            return code(str(schema["const"]))
+        if "enum" in schema:
+            return ", ".join(code(str(each)) for each in schema["enum"])
+        match schema.get("type"):
+            case "array":
+                return f"list of {self.kind(schema['items'])}" if schema.get("items") else "list"
+            case "object":
+                more = schema.get("additionalProperties")
+                return f"object of {self.kind(more)}" if isinstance(more, dict) and more else "object"
+            case "string":
+                return {"binary": "file", "date-time": "time"}.get(schema.get("format", ""), "text")
+            case "integer":
+                return "whole number" + _range(schema)
+            case "number":
+                return "number" + _range(schema)
+            case "boolean":
+                return "true or false"
+            case "null":
+                return "null"
+        return "any value"
+
+    def _reached(self, value: Any) -> list[str]:
+        """The types that a value of the document names, and those that these name, each once."""
+        names: dict[str, None] = {}
+        waiting = [value]
+        while waiting:
+            each = waiting.pop(0)
+            if isinstance(each, dict):
+                name = str(each.get("$ref", "")).removeprefix("#/components/schemas/")
+                if name in self.schemas and name not in names:
+                    names[name] = None
+                    waiting.append(self.schemas[name])
+                waiting += each.values()
+            elif isinstance(each, list):
+                waiting += each
+        return list(names)
+
+    def _resolve(self, value: Json) -> Json:
+        """What a reference of the document leads to; any other value as it is."""
+        while "$ref" in value:
+            target: Json = self.document
+            for part in value["$ref"].removeprefix("#/").split("/"):
+                target = target[part]
+            value = target
+        return value
 
 
-def kind(service: str, schema: Json) -> str:
-    """The type of a value, in words, with links to the bodies that it names."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return f"[{plain(name)}]({service}-fields.md#{name})"
-    for options in ("anyOf", "oneOf", "allOf"):
-        if options in schema:
-            return " or ".join(dict.fromkeys(kind(service, each) for each in schema[options]))
-    if "const" in schema:
-        return code(str(schema["const"]))
-    if "enum" in schema:
-        return ", ".join(code(str(each)) for each in schema["enum"])
-    match schema.get("type"):
-        case "array":
-            return f"list of {kind(service, schema['items'])}" if schema.get("items") else "list"
-        case "object":
-            more = schema.get("additionalProperties")
-            return f"object of {kind(service, more)}" if isinstance(more, dict) and more else "object"
-        case "string":
-            return {"binary": "file", "date-time": "time"}.get(schema.get("format", ""), "text")
-        case "integer":
-            return "whole number" + _range(schema)
-        case "number":
-            return "number" + _range(schema)
-        case "boolean":
-            return "true or false"
-        case "null":
-            return "null"
-    return "any value"
+def _call(path: str, method: str) -> str:
+    return f"`{method.upper()} {path}`"
 
 
 def _range(schema: Json) -> str:
@@ -210,11 +262,67 @@ def _range(schema: Json) -> str:
     return ", " + " ".join(word for word in words if word)
 
 
-def _resolve(document: Json, value: Json) -> Json:
-    """What a reference of the document leads to; any other value as it is."""
-    while "$ref" in value:
-        target: Json = document
-        for part in value["$ref"].removeprefix("#/").split("/"):
-            target = target[part]
-        value = target
+def _bound_counts(value: Any) -> None:
+    """Whole numbers without a smallest value are counts, sizes and positions: from 0."""
+    if isinstance(value, dict):
+        if value.get("type") == "integer" and not {"minimum", "exclusiveMinimum", "const", "enum"} & value.keys():
+            value["minimum"] = 0
+        for each in value.values():
+            _bound_counts(each)
+    elif isinstance(value, list):
+        for each in value:
+            _bound_counts(each)
+
+
+def _examples_of(path: str, method: str, operation: Json, recorded: list[Example]) -> list[Example]:
+    """Put the first example of each success into the document, and return them."""
+    pattern = re.compile(re.sub(r"{\w+}", "[^/:]+", path))
+    found: dict[int, Example] = {}
+    for example in recorded:
+        fits = example.method == method and pattern.fullmatch(example.target.partition("?")[0])
+        if fits and example.status < 300 and (method == "get" or example.status not in found):
+            found[example.status] = example  # what is read last is fullest
+    for status, example in found.items():
+        sent = operation.get("requestBody", {}).get("content", {}).get(example.media)
+        if sent is not None:
+            sent.setdefault("example", example.body)
+        reply = operation["responses"][str(status)].get("content", {}).get(example.reply_media)
+        if reply is not None and example.reply is not None and example.reply_media != "text/event-stream":
+            reply["example"] = shortened(example.reply)
+    return [found[status] for status in sorted(found)]
+
+
+def shortened(value: Any) -> Any:
+    """An example that one can read: two of many items, and the beginning of a long sentence."""
+    if isinstance(value, dict):
+        return {name: shortened(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [
+            shortened(each) for each in (value if all(isinstance(each, int | float) for each in value) else value[:2])
+        ]
+    if isinstance(value, str) and len(value) > 300 and " " in value:
+        return value[:200] + " ..."
     return value
+
+
+def _shown(example: Example, closed: bool, keyed: bool) -> str:
+    """A folded example: the request as it is sent, and the body of its reply."""
+    lines = [f"{example.method.upper()} {example.target} HTTP/1.1"]
+    lines += ["Authorization: Bearer TOKEN"] if closed else []
+    lines += ["Idempotency-Key: 5f0c6a1e9b3d"] if keyed else []
+    if example.body is not None:
+        lines += [f"Content-Type: {example.media}", "", _text(example.body)]
+    blocks = [_fence("http", "\n".join(lines))]
+    if example.reply is not None:
+        language = "json" if example.reply_media == "application/json" else "text"
+        blocks.append(_fence(language, _text(shortened(example.reply))))
+    folded = "\n\n".join(blocks).replace("\n", "\n    ")
+    return f'??? example "Example: {example.status}"\n\n    {folded}'
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _fence(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"

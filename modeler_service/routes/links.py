@@ -22,7 +22,7 @@ Link = Annotated[str, Path(pattern=r"^usr_[0-9a-f]{16}$", description="The link.
 
 @router.get("/v1/links", response_model=wire.LinkList, dependencies=[allowed("vendor", "viewer")])
 def list_links(modeler: ModelerDep) -> wire.LinkList:
-    """Links to curators that only open connections, and whether each is connected."""
+    """List links to curators that only open connections, and whether each is connected."""
     return wire.LinkList(links=links.views(modeler.context))
 
 
@@ -33,9 +33,9 @@ async def pull_requests(
     pull: wire.LinkPull,
     wait: Annotated[float, Query(ge=0, le=30, description="Seconds to wait for a request.")] = 0.0,
 ) -> wire.LinkRequests:
-    """Requests for the curator of this link, each at least once. No key is needed: nothing is stored.
+    """Take the requests that wait for the curator of this link, each at least once.
 
-    A request that was delivered and is not in `working` is delivered again.
+    No key is needed: nothing is stored. A request that was delivered and is not in `working` is delivered again.
     """
     _check_own(request, link_id)
     mailbox = MAILBOXES.of(link_id)
@@ -59,7 +59,7 @@ async def pull_requests(
     },
 )
 async def send_reply(request: Request, link_id: Link) -> wire.LinkReceived:
-    """A reply to a request that was pulled, or a part of one. A part that is sent again changes nothing."""
+    """Send a reply to a request that was pulled, or a part of one. A part that is sent again changes nothing."""
     _check_own(request, link_id)
     line, _, body = (await request.body()).partition(b"\n")
     try:

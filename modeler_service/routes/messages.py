@@ -26,14 +26,15 @@ def send_message(
 ) -> Response:
     """Hand over the run's recommendation to the owner, or request more budget.
 
-    It is stored, then sent. On an error the same request under its key sends the same message.
+    It is stored, then sent. On an error the same request under its key sends the same message. Returns the message,
+    sent or waiting.
     """
     return RecordedReply(modeler.messages.send(caller, run_id, wish))
 
 
 @router.get("", dependencies=[allowed("vendor", "viewer")])
 def list_messages(run_id: RunId, modeler: ModelerDep, paging: PagingDep) -> wire.RunMessagePage:
-    """Messages of a run, as they were when they were last sent or updated."""
+    """List messages of a run, as they were last sent or updated."""
     messages, token = paging.cut(modeler.messages.page(run_id, paging.after, paging.limit), lambda m: m.number)
     return wire.RunMessagePage(messages=messages, next_page_token=token)
 
@@ -50,5 +51,8 @@ def update_message(
     caller: RequestContextDep,
     modeler: ModelerDep,
 ) -> Response:
-    """Send a message that has not arrived, or read the owner's decision from the curator."""
+    """Send a message that has not arrived, or read the owner's decision from the curator.
+
+    Returns the message as it is at the curator.
+    """
     return RecordedReply(modeler.messages.update(caller, run_id, number))

@@ -13,7 +13,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/v1/meta", operation_id="meta")
 def meta(modeler: ModelerDep) -> wire.ModelerMeta:
-    """Version, algorithms, and formats of a run's export."""
+    """Get version, algorithms, and formats of a run's export."""
     key = modeler.context.signer.verifier.vkey
     return wire.ModelerMeta(
         service="blindopt-modeler",

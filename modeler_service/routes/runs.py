@@ -56,7 +56,7 @@ RunId = Annotated[str, Path(description="run_...")]
     "", status_code=201, response_model=wire.RunView, responses=documented(409), dependencies=[*_WRITE, NEEDS_ROOM]
 )
 def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Queue an optimization against a study of a curator."""
+    """Queue a run against a study of a curator. Returns the queued run."""
     return RecordedReply(modeler.start(caller, run))
 
 
@@ -67,7 +67,7 @@ def list_runs(
     list_filter: ListFilterDep,
     order: Order = "oldest",
 ) -> wire.RunPage:
-    """Runs in the order of their creation, or the newest first."""
+    """List runs in the order of their creation, or the newest first."""
     numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", list_filter=list_filter)
     numbered, token = paging.cut(numbered, lambda pair: pair[0])
     runs = [run for _, run in numbered]
@@ -80,37 +80,37 @@ async def get_run(
     modeler: ModelerDep,
     wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for its end, or its pause.")] = 0.0,
 ) -> wire.RunView:
-    """A run and its progress."""
+    """Get a run and its progress. Returns the run."""
     return await modeler.halted(run_id, wait)
 
 
 @router.post("/{run_id}:stop", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def stop_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """End a run after the query under way; its answers are kept."""
+    """End a run after the query under way; its answers are kept. Returns the run, which ends."""
     return RecordedReply(modeler.stop(caller, run_id))
 
 
 @router.post("/{run_id}:pause", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Pause a run after the query under way, until it is resumed."""
+    """Pause a run after the query under way, until it is resumed. Returns the run, which pauses."""
     return RecordedReply(modeler.pause(caller, run_id))
 
 
 @router.post("/{run_id}:resume", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Let a paused run go on; one that waits for its curator, or failed because it did not reach it, tries at once."""
+    """Resume a paused run, or retry one that did not reach its curator. Returns the run, which goes on."""
     return RecordedReply(modeler.resume(caller, run_id))
 
 
 @router.post("/{run_id}:archive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def archive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Archive an ended run: it keeps all that it has, and is no longer counted."""
+    """Archive an ended run: it keeps all that it has, and is no longer counted. Returns the archived run."""
     return RecordedReply(modeler.housekeeping.archive(caller, run_id, archived=True))
 
 
 @router.post("/{run_id}:unarchive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def unarchive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Take a run out of the archive."""
+    """Take a run out of the archive. Returns the run, out of the archive."""
     return RecordedReply(modeler.housekeeping.archive(caller, run_id, archived=False))
 
 
@@ -125,7 +125,7 @@ def delete_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) ->
 
 @router.put("/{run_id}/labels", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def label_run(run_id: RunId, labels: wire.Labels, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Replace note and tags of a run. They stay in this service, and are in no log."""
+    """Replace note and tags of a run, which stay in this service. Returns the run with its new labels."""
     return RecordedReply(modeler.housekeeping.label(caller, run_id, labels))
 
 
@@ -133,7 +133,7 @@ def label_run(run_id: RunId, labels: wire.Labels, caller: RequestContextDep, mod
 def replace_token(
     run_id: RunId, token: wire.TokenReplacement, caller: RequestContextDep, modeler: ModelerDep
 ) -> Response:
-    """Replace the token of a run by another one of the same grant."""
+    """Replace the token of a run by another one of the same grant. Returns the run, which uses the new token."""
     return RecordedReply(modeler.replace_token(caller, run_id, token))
 
 
@@ -166,7 +166,7 @@ def list_trials(
         Query(ge=0, le=_LARGEST, description="Skip this many trials. Replaces page_token, and counts the trials."),
     ] = None,
 ) -> wire.TrialPage:
-    """Chosen candidates with their answers, in the order of their choice, or the newest first; filtered and sorted."""
+    """List trials with their answers, in order or the newest first, filtered and sorted."""
     newest = order == "newest"
     if offset is not None:
         if paging.token is not None:
@@ -187,7 +187,7 @@ def get_run_curve(
     first: Annotated[int, Query(ge=1, le=_LARGEST, description="First trial of the chart.")] = 1,
     last: Annotated[int | None, Query(ge=1, le=_LARGEST, description="Last trial of the chart.")] = None,
 ) -> wire.RunCurve:
-    """The course of a run, thinned for a chart: y, the best y so far, and the moments at the choice."""
+    """Get the course of a run for a chart: answers, the best so far, and what was expected."""
     return modeler.curve(run_id, points, first, last)
 
 
@@ -214,7 +214,7 @@ def export_run(
         ),
     ] = "json",
 ) -> Response:
-    """Everything needed to redo the run (json, parquet), or its trials alone (csv)."""
+    """Export everything needed to redo a run (json, parquet), or its trials alone (csv)."""
     exported = modeler.export(run_id)
     headers = {"Content-Disposition": f'attachment; filename="{run_id}.{form}"'}
     if form == "csv":
@@ -232,7 +232,7 @@ def get_recommendation(
         Literal["asked", "all"], Query(description="asked: the best of the queried candidates; all: the best of all.")
     ] = "asked",
 ) -> wire.Recommendation:
-    """The recommended row after the answers so far, with an interval."""
+    """Get the recommended candidate after the answers so far, with an interval."""
     return modeler.recommendation(run_id, over)
 
 
@@ -250,7 +250,7 @@ def get_posterior(
         Query(description="With top: the best posterior means, or the largest expected improvements."),
     ] = "mean",
 ) -> wire.PosteriorPage:
-    """The posterior of f after the answers so far: by row, or the best rows."""
+    """Get the posterior after the answers so far: by candidate, or the best candidates."""
     if top is not None:
         outcomes, points = modeler.posteriors.top(run_id, top, by)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
@@ -268,7 +268,7 @@ def get_map(
         int, Query(ge=1, le=5_000, description="Approximate number of candidates besides those queried.")
     ] = 1_000,
 ) -> wire.PosteriorMap:
-    """The posterior of f over the first two principal axes of Z, for a chart."""
+    """Get the posterior over the first two principal axes of the candidates, for a chart."""
     return modeler.posteriors.map(run_id, points)
 
 
@@ -278,7 +278,7 @@ def get_slices(
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=1, le=5_000, description="Approximate number of candidates.")] = 1_000,
 ) -> wire.PosteriorSlices:
-    """How the posterior mean of f changes along each axis of Z, and how much each axis explains."""
+    """Get how the posterior mean changes along each axis, and how much each axis explains."""
     return modeler.posteriors.slices(run_id, points)
 
 
@@ -296,10 +296,10 @@ async def follow_run(
         str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was sent.")
     ] = None,
 ) -> Response:
-    """Events of a run (server-sent): `trial` (id: its number) for each answer or decline, `run` when its state changes.
+    """Follow a run by server-sent events: `trial` for each answer or decline, `run` for each new state.
 
     `correction` (without an id) repeats a trial whose answer was corrected or came late. The stream ends with the run.
-    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID. Returns a stream of events.
     """
     load = partial(modeler.update, run_id)
     stream = await modeler.streams.follow(request.state.principal.id, load, int(last_event_id or 0))

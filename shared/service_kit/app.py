@@ -64,7 +64,7 @@ def build(
     for the OpenAPI document; ``console`` are the pages for users.
     ``findings`` compares the tables with the log. ``delivery`` delivers notices, which the roles ``noticed`` may read;
     the first of them may send a test.
-    FastAPI's documentation pages load outside resources, so only /openapi.json is served.
+    FastAPI's documentation pages load outside resources, so /docs links the contract.
     """
     key_rotation.settle(context, settings.data_dir / "secrets")
     app = FastAPI(
@@ -131,7 +131,7 @@ def build(
     if console is not None:
         app.router.routes.extend(console.routes)
     app.openapi = lambda: openapi.document(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
-    app.router.routes.append(openapi.route(app))
+    app.router.routes += openapi.routes(app)
     return app
 
 

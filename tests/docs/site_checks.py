@@ -1,8 +1,14 @@
-"""Read the built site as a browser would: its pages, anchors, links, and what each page loads."""
+"""Read the built site as a browser would: its pages, anchors, links, and what each page loads. What notebooks show."""
 
+import ast
+import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 class Page(HTMLParser):
@@ -54,3 +60,22 @@ def faults(site: Path) -> list[str]:
         if "url(http" in path.read_text().replace('"', "").replace("'", ""):
             listed.append(f"{path.name} loads something from outside")
     return listed
+
+
+def sources(path):
+    """The sources of a notebook's code cells."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def unshown(path, text):
+    """The code cells that print, end in a value or plot, and whose page does not show it."""
+    missing = []
+    for source in sources(path):
+        shown = text.partition(f"```python\n{source}\n```\n")[2].partition("\n```python\n")[0]
+        ends_in_value = isinstance(ast.parse(source).body[-1], ast.Expr) and not source.endswith(";")
+        if (ends_in_value or "print(" in source) and not re.match(r'\n(```text\n.|<div class="outputs">.)', shown):
+            missing.append(source)
+        if re.search(r"\.plot\(|new_axes\(", source) and not re.search(r"\n!\[.+\]\(\S+\.svg\)", shown):
+            missing.append(source)
+    return missing

@@ -1,54 +1,14 @@
-"""Notebooks run against real services when the site is built, and their pages show every output."""
+"""Notebooks: their stories, and how they are run and shown. ``test_whole_site`` runs them against real services."""
 
-import ast
 import json
 import os
-import re
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from docs.website.notebooks import page
-from tests import processes
-from tests.docs.site_checks import faults
-
-ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-
-
-def sources(path):
-    """The sources of a notebook's code cells."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
-def unshown(path, text):
-    """The code cells that print, end in a value or plot, and whose page does not show it."""
-    missing = []
-    for source in sources(path):
-        shown = text.partition(f"```python\n{source}\n```\n")[2].partition("\n```python\n")[0]
-        ends_in_value = isinstance(ast.parse(source).body[-1], ast.Expr) and not source.endswith(";")
-        if (ends_in_value or "print(" in source) and not re.match(r'\n(```text\n.|<div class="outputs">.)', shown):
-            missing.append(source)
-        if re.search(r"\.plot\(|new_axes\(", source) and not re.search(r"\n!\[.+\]\(\S+\.svg\)", shown):
-            missing.append(source)
-    return missing
-
-
-@pytest.mark.slow(sibling="test_a_wrong_cell_fails_and_is_named")
-def test_each_notebook_runs_and_its_page_shows_every_output(tmp_path):
-    done = processes.run("docs.website", str(tmp_path), env=os.environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert faults(tmp_path / "site") == []  # each picture is there
-    pages = {path: (tmp_path / f"site-source/pages/notebooks/{path.stem}.md").read_text() for path in NOTEBOOKS}
-    assert {path.stem: unshown(path, text) for path, text in pages.items() if unshown(path, text)} == {}
-    own_loop = next(text for path, text in pages.items() if path.stem.startswith("c-"))
-    assert ("BoTorch chooses." if find_spec("botorch") else "the product's optimizer chooses.") in own_loop
-    first = next(text for path, text in pages.items() if path.stem.startswith("a-"))
-    assert "<caption>Low risk: " in first
+from tests.docs.site_checks import NOTEBOOKS, ROOT, unshown
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

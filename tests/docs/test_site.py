@@ -10,6 +10,7 @@ import pytest
 
 from curator_service.privacy.guarantees import GAPS
 from docs.website import errors
+from docs.website.tables import plain
 from tests import processes
 from tests.docs.site_checks import faults
 from tests.docs.snippets import DOCUMENTS
@@ -73,22 +74,64 @@ def test_the_search_has_every_page_for_users_and_no_other(out):
     assert searched == pages - for_others
 
 
-def test_the_reference_has_every_operation_and_field(out):
-    pages = out / "site-source" / "pages" / "reference"
-    for service in ("curator", "modeler"):
-        document = json.loads((out / "site" / "reference" / f"{service}.openapi.json").read_text())
-        assert len(document["paths"]) > 30
-        operations = (pages / f"{service}.md").read_text()
-        for path, methods in document["paths"].items():
-            for method, operation in methods.items():
-                assert f"### `{method.upper()} {path}` {{ #{operation['operationId']} }}" in operations
-        assert "| `X-Request-ID` | " in operations
-        query = operations.partition("{ #ask }")[2].partition("\n### ")[0]
-        assert service != "curator" or "`Blindopt-Receipt`" in query
-        fields = (pages / f"{service}-fields.md").read_text()
-        for name, schema in document["components"]["schemas"].items():
-            section = fields.partition(f"{{ #{name} }}\n")[2].partition("\n## ")[0]
-            assert [field for field in schema.get("properties", {}) if f"| `{field}` |" not in section] == []
+@pytest.fixture(params=["curator", "modeler"])
+def contract(request, out):
+    """The contract of a service in the site, and the pages of its reference with the contents of each."""
+    folder = out / "site-source" / "pages" / "reference"
+    document = json.loads((out / "site" / "reference" / f"{request.param}.openapi.json").read_text())
+    pages = [folder / f"{request.param}.md", *sorted((folder / request.param).glob("*.md"))]
+    return document, {page: page.read_text() for page in pages}
+
+
+def operations_of(document):
+    return [(path, method, each) for path, methods in document["paths"].items() for method, each in methods.items()]
+
+
+def test_the_reference_has_every_operation_once_below_its_sentence(contract):
+    document, pages = contract
+    operations = operations_of(document)
+    assert len(operations) > 35
+    whole = "\n".join(pages.values())
+    for path, method, operation in operations:
+        heading = f"## {plain(operation['summary'])} {{ #{operation['operationId']} }}\n\n`{method.upper()} {path}`\n"
+        assert whole.count(heading) == 1, heading
+    assert "| `X-Request-ID` | " in whole
+
+
+def test_each_type_stands_once_on_the_page_of_the_operation_that_uses_it_first(contract):
+    document, pages = contract
+    first, *others = pages
+    for name, schema in document["components"]["schemas"].items():
+        (page,) = [page for page, text in pages.items() if f"# {plain(name)} {{ #{name} }}\n" in text]
+        section = re.split(r"\n##+ ", pages[page].partition(f"# {plain(name)} {{ #{name} }}\n")[2])[0]
+        assert [field for field in schema.get("properties", {}) if f"| `{field}` |" not in section] == []
+        used = [other for other in others if f"[{plain(name)}](#{name})" in pages[other]]
+        assert page == first or page in used, f"{name} is not used on the page that explains it"
+
+
+def test_contents_of_a_page_have_no_entry_twice(contract):
+    for page, text in contract[1].items():
+        headings = re.findall(r"^##+ (.+?) \{ #", text, re.MULTILINE)
+        assert len(headings) == len(set(headings)), page.name
+
+
+def test_each_success_has_a_sentence_of_its_own(contract):
+    operations = operations_of(contract[0])
+    sentences = []
+    for _, _, operation in operations:
+        success = min(status for status in operation["responses"] if status.startswith("2"))
+        sentences.append(operation["responses"][success]["description"])
+    assert [text for text in sentences if text.startswith("Successful")] == []
+    assert [text for text in sentences if sentences.count(text) > 1] == []
+
+
+def test_no_default_is_empty_and_each_whole_number_has_bounds(contract):
+    document, pages = contract
+    assert "Default: ." not in json.dumps(document)
+    rows = [line for line in "\n".join(pages.values()).splitlines() if line.startswith("| `")]
+    free = {row for row in rows if any(re.search(r"^whole number(?!, )", cell) for cell in row.split(" | ")[1:3])}
+    assert len(rows) > 300
+    assert free == set()
 
 
 def test_every_error_code_is_explained_once(out):

@@ -81,7 +81,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         chosen: Annotated[_Filter, Depends(_filter)],
         order: Order = "oldest",
     ) -> wire.AuditPage:
-        """Records of a log, from its first or from its last. Filters other than `about` are for the own log."""
+        """List records of a log, from its first or from its last. Filters other than `about` are for the own log."""
         where = chosen if log_id is None else _Filter(about=chosen.about)
         newest = order == "newest"
         with _context(request).database.read() as db:
@@ -93,7 +93,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/checkpoint")
     def get_audit_checkpoint(request: Request, log_id: LogId) -> wire.Checkpoint:
-        """Size and root of a log, signed. 503 for a log that does not verify: nothing is signed for it."""
+        """Get size and root of a log, signed. 503 for a log that does not verify: nothing is signed for it."""
         context = _context(request)
         context.audit_trail.check_sound()
         head = context.audit_trail.head(log_id)
@@ -106,7 +106,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         first: Annotated[int, Query(ge=1, lt=2**53, description="Records of the older checkpoint.")],
         second: Annotated[int, Query(ge=1, lt=2**53, description="Records of the newer one.")],
     ) -> wire.Consistency:
-        """Proof that the log of the newer checkpoint begins with that of the older one."""
+        """Prove that the log of the newer checkpoint begins with that of the older one."""
         with _context(request).database.read() as db:
             if not first <= second <= audit_log.head(db, log_id).size:
                 fault: dict[str, object] = {"field": "second", "message": "must be between first and the log's size"}
@@ -121,7 +121,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/verification", dependencies=[_readers_of_all(auditors)])
     def get_audit_verification(request: Request) -> wire.VerificationState:
-        """Return the time and the result of the last verification."""
+        """Get the time and the result of the last verification."""
         return _log_verification(request).state()
 
     return routes

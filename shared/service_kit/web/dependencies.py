@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Header, Path, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -32,7 +32,7 @@ def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any
     )
 
 
-async def of_own_study(request: Request, study_id: str) -> None:
+async def of_own_study(request: Request, study_id: Annotated[str, Path(description="std_...")]) -> None:
     """Raise NotFound for a modeler's token on another study, as for a study that does not exist."""
     principal: Principal = request.scope["state"]["principal"]
     if principal.study_id is not None and principal.study_id != study_id:

@@ -170,7 +170,7 @@ def router(metrics: Metrics, readers: tuple[Role, ...]) -> "APIRouter":
         operation_id="metrics",
     )
     def get_metrics() -> Response:
-        """Counts of requests and jobs of this process, for Prometheus. Nothing in them is private."""
+        """Get counts of requests and jobs of this process, for Prometheus. Nothing in them is private."""
         return metrics.exposition()
 
     return routes

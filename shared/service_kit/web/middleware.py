@@ -41,7 +41,7 @@ _DISCARDED_BYTES = 4 << 20
 _NAMES_MAX = 10_000
 _INSIDE = "blindopt.inside"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
+_OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/v1/meta")
 _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-content-type-options", b"nosniff"),

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
@@ -60,11 +60,16 @@ _OF_A_RECORD = {
     "replayed": "Whether the reply was stored for an earlier request with this key.",
 }
 """What the fields of a record in a shared log are."""
+_DOCS = (
+    "<!doctype html><title>blindopt</title>"
+    '<p>The <a href="/openapi.json">contract</a> of this service, and '
+    '<a href="https://github.com/blindopt/blindopt/tree/main/docs">its documentation</a>.'
+)
 _RETRIED = {"409", "429", "502", "503"}
 
 
-def route(app: FastAPI) -> Route:
-    """/openapi.json, open to everyone: made once, in a thread, because that takes a second of a processor."""
+def routes(app: FastAPI) -> list[Route]:
+    """/docs and /openapi.json, open to everyone: made once, in a thread, because that takes a second of a processor."""
     lock = threading.Lock()
     made: list[bytes] = []
 
@@ -74,7 +79,10 @@ def route(app: FastAPI) -> Route:
                 made.append(json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode())
         return Response(made[0], media_type="application/json")
 
-    return Route("/openapi.json", reply, include_in_schema=False)
+    def docs(request: Request) -> Response:
+        return HTMLResponse(_DOCS)
+
+    return [Route(path, get, include_in_schema=False) for path, get in (("/openapi.json", reply), ("/docs", docs))]
 
 
 def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
@@ -105,6 +113,7 @@ def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
             for method in route.methods or ()
         }
         for path, method, operation in _operations(made):
+            _describe_success(operation, schemas)
             keyed = False
             for parameter in operation.get("parameters", []):
                 _drop_null(parameter["schema"])
@@ -131,6 +140,18 @@ def _operations(made: Json) -> Iterator[tuple[str, str, Json]]:
     for path, operations in made["paths"].items():
         for method, operation in operations.items():
             yield path, method, operation
+
+
+def _describe_success(operation: Json, schemas: Json) -> None:
+    """Take the summary and the sentence of a success out of the docstring; other successes say what their body is."""
+    text = " ".join(operation["description"].split())
+    operation["summary"] = text.partition(". ")[0].removesuffix(".")
+    _, returns, sentence = text.rpartition(" Returns ")
+    for reply in operation["responses"].values():
+        if reply["description"] == "Successful Response":
+            name = next(iter(reply["content"].values()))["schema"].get("$ref", "").rpartition("/")[2]
+            body = schemas[name]["description"].partition("\n\n")[0] if name else ""
+            reply["description"] = f"Returns {sentence}" if returns else body
 
 
 def _is_shared(route: APIRoute) -> bool:
@@ -169,7 +190,7 @@ def _describe_default(field: Json) -> None:
     if isinstance(default := field.get("default"), dict):
         del field["default"]
         words = ", ".join(f"{name} {_word(value)}" for name, value in default.items())
-        field["description"] = f"{field.get('description', '')} Default: {words}.".strip()
+        field["description"] = f"{field.get('description', '')} {f'Default: {words}.' if words else ''}".strip()
 
 
 def _word(value: Any) -> str:

@@ -87,7 +87,7 @@ def certificates(readers: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/v1/certificates")
     def list_certificates(request: Request) -> wire.CertificateList:
-        """Certificates that the service uses for TLS: when they expire, and what is wrong with them."""
+        """List certificates that the service uses for TLS: when they expire, and what is wrong with them."""
         in_use: Certificates = request.app.state.certificates
         return wire.CertificateList(certificates=in_use.views())
 
@@ -101,7 +101,7 @@ def notices(readers: tuple[Role, ...], testers: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/v1/notices", dependencies=[allowed(*readers)])
     def list_notices(request: Request, paging: PagingDep) -> wire.NoticePage:
-        """Notices with the state of their delivery. A notice is kept for 30 days after it was delivered."""
+        """List notices with the state of their delivery. A notice is kept for 30 days after it was delivered."""
         page, token = paging.read(_delivery(request).page)
         return wire.NoticePage(notices=page, next_page_token=token)
 
@@ -133,7 +133,7 @@ def health(monitors: tuple[Role, ...]) -> APIRouter:
 
     @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
     async def healthz() -> wire.Health:
-        """The process is up."""
+        """Check that the process is up. Returns `ok`."""
         return wire.Health(status="ok")
 
     @router.get(
@@ -144,7 +144,7 @@ def health(monitors: tuple[Role, ...]) -> APIRouter:
         responses=unready,
     )
     async def readyz(request: Request) -> wire.Health:
-        """The database can be written, the log's head verifies, and the disk has room for new work.
+        """Check that the database can be written, the log's head verifies, and the disk has room for new work.
 
         A token that may read metrics also gets the version of the database's schema, the free bytes of the disk, and
         how far the verification of everything is.
