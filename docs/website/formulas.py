@@ -13,6 +13,7 @@ OPERATORS = {
     name: name for name in ("leq", "geq", "in", "sim", "pm", "times", "sum", "lfloor", "rfloor", "cup", "vert")
 } | {
     "neq": "ne",
+    "notin": "notin",
     "cdot": "middot",
     "to": "rarr",
     "approx": "asymp",
