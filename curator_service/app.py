@@ -35,7 +35,7 @@ from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 from service_kit.store.base import Clock, utc_now
-from service_kit.web.bodies import SMALL_BYTES
+from service_kit.web.dependencies import SMALL_BYTES
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.

@@ -16,12 +16,13 @@ from blindopt.formats.release_files import Section
 from curator_service.curator import Curator
 from curator_service.routes.common import CuratorDep, QueryId, StudyId
 from service_kit.identity.tokens import Principal
-from service_kit.web.bodies import body_of, header
 from service_kit.web.dependencies import (
     RecordedReply,
     RequestContextDep,
     allowed,
     api_router,
+    body_of,
+    header,
     of_own_study,
     permitted,
     request_context,

@@ -9,10 +9,11 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.audit.numbered_digests import NumberedDigests
 from blindopt.client import query_body
+from blindopt.client.study_client import query_of
 from blindopt.errors import LogBroken
 from modeler_service import store
 from modeler_service.runs.query_keys import message_key
-from modeler_service.runs.record import Version, every_version, queries_of, query_of, versions_of
+from modeler_service.runs.record import Version, every_version, queries_of, versions_of
 from modeler_service.store import MessageRow, TrialRow
 from service_kit.context.log_summaries import LogSummary, Part, PrincipalLogSummary, summarize
 from service_kit.store.database import Connection

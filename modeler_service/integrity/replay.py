@@ -16,6 +16,7 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.audit.verification import Records, Verification
 from blindopt.client import query_body
 from blindopt.client.downloads import pieces_of
+from blindopt.client.study_client import query_of
 from blindopt.errors import BlindoptError, LogBroken, NotFound, StateConflict
 from blindopt.formats import release_files
 from blindopt.optimizer.chooser import EndReason, Proposal, RowChooser
@@ -23,7 +24,7 @@ from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
 from modeler_service.integrity.log_checks import RunInLog, ends_of, query_faults, run_of
 from modeler_service.runs.candidates import open_candidates
-from modeler_service.runs.record import Version, every_version, queries_of, query_of, show, versions_of
+from modeler_service.runs.record import Version, every_version, queries_of, versions_of
 from modeler_service.store import TrialRow
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -212,7 +213,7 @@ class _History:
         while (following := self._chooser.seen + 1) in self._answers:
             row, answer = self._run.trials[following - 1].row, self._answers[following]
             try:
-                show(self._chooser, row, answer)
+                self._chooser.show(row, answer)
             except (BlindoptError, ValueError, IndexError) as error:
                 raise _Difference(f"trial {following}: its answer cannot be taken into account: {error}") from None
         return self._chooser

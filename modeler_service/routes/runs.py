@@ -12,7 +12,6 @@ from blindopt.errors import Invalid
 from modeler_service.store import TrialFilter
 from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
-from service_kit.web.bodies import body_of
 from service_kit.web.dependencies import (
     NEEDS_ROOM,
     IdempotencyKey,
@@ -20,6 +19,7 @@ from service_kit.web.dependencies import (
     RequestContextDep,
     allowed,
     api_router,
+    body_of,
     request_context,
 )
 from service_kit.web.listings import ListFilterDep, Order, PagingDep

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 from blindopt import wire
 from blindopt.client import Reply, StudyClient
-from blindopt.client.study_client import answers_of
+from blindopt.client.study_client import answers_of, query_of
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
 from modeler_service.runs.lease import Pending, RunLease
-from modeler_service.runs.record import query_of
 from modeler_service.runs.witness import Witness
 from modeler_service.store import TrialRow
 from service_kit.store.base import stamp

@@ -2,8 +2,8 @@
 
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import query_body
+from blindopt.client.study_client import query_of
 from modeler_service import store
-from modeler_service.runs.record import query_of
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
 

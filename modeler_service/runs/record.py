@@ -105,16 +105,8 @@ class Record(_RunOfStudy):
         past = self.observations
         chooser = RowChooser(self.spec, self.begun, candidates, past, plan=self.plan, outcomes=self.outcomes)
         for trial in self.trials:
-            show(chooser, trial.row, trial.answer)
+            chooser.show(trial.row, trial.answer)
         return chooser
-
-
-def show(chooser: RowChooser, row: int, answer: wire.Answer | None) -> None:
-    """Let a chooser take the answer of its next trial into account; None: it was declined."""
-    if answer is None:
-        chooser.decline(row)
-    else:
-        chooser.observe(row, answer.y, answer.passport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +173,6 @@ def every_version(
         at = moment(query[0].answered_at or query[0].chosen_at)
         complete[first] = [Version(first, number, ends[query[0].query], at, answers, reply)]
     return complete
-
-
-def query_of(rows: Iterable[int]) -> wire.QueryRequest:
-    """Return the query for one measurement of each of ``rows``."""
-    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
 
 
 def queries_of(trials: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:

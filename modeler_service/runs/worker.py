@@ -23,7 +23,6 @@ from modeler_service.runs.curator_session import connect
 from modeler_service.runs.lease import Interrupt, RunLease, can_retry
 from modeler_service.runs.notices import notify_warned
 from modeler_service.runs.query_keys import is_run_query
-from modeler_service.runs.record import show
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from modeler_service.store import TrialRow
@@ -184,7 +183,7 @@ class RunWorker:
                 self._settle(curator, study)
             for row, answer in zip(rows, answers, strict=True):
                 self._tick()
-                show(chooser, row, answer)
+                chooser.show(row, answer)
             self._interrupt.progress()
 
     def _ending(self, because: str | None, problem: str | None = None) -> Ending:
@@ -204,7 +203,7 @@ class RunWorker:
         chooser = RowChooser(self._spec, study, candidates, past, plan=plan, tick=self._tick, executor=executor)
         for trial in self._queries.trials[: self._queries.settled]:
             self._tick()
-            show(chooser, trial.row, trial.answer)
+            chooser.show(trial.row, trial.answer)
         return chooser
 
     def _tick(self) -> None:

@@ -155,6 +155,9 @@ _CERTIFICATE = "blindopt.client_certificate"
 log = logging.getLogger("blindopt.certificates")
 
 
+_is_localhost_name = lru_cache(maxsize=64)(is_localhost_name)
+
+
 class _Transport(httpx.HTTPTransport):
     """Sends requests to names under localhost to 127.0.0.1: browsers resolve these names, most systems do not.
 
@@ -176,7 +179,7 @@ class AsyncTransport(httpx.AsyncHTTPTransport):
 
 def _resolve_localhost(request: httpx.Request) -> None:
     host = request.url.host
-    if is_localhost_name(host) and host != "localhost":
+    if host != "localhost" and _is_localhost_name(host):
         request.extensions = {**request.extensions, "sni_hostname": host}
         request.url = request.url.copy_with(host="127.0.0.1")
 

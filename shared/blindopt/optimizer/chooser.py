@@ -228,6 +228,13 @@ class RowChooser:
         self._declined = np.union1d(self._declined, row)
         self.seen += 1
 
+    def show(self, row: int, answer: wire.Answer | None) -> None:
+        """Take the answer of the next trial into account; None: it was declined."""
+        if answer is None:
+            self.decline(row)
+        else:
+            self.observe(row, answer.y, answer.passport)
+
     def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         outcome = self._sign * y
         self._algorithm.observe(row, outcome, passport)

@@ -6,11 +6,11 @@ import pytest
 
 from blindopt.audit.merkle_log import Exchange, LogBroken, sha256
 from blindopt.client import query_body
+from blindopt.client.study_client import query_of
 from blindopt.errors import NotFound, StateConflict
 from modeler_service import store
 from modeler_service.integrity.log_checks import findings
 from modeler_service.runs.query_keys import is_run_query
-from modeler_service.runs.record import query_of
 from service_kit.store import audit_log
 from tests.modeler_service.in_process_modeler import modeler_at_work, request_of, start
 from tests.modeler_service.stored_trials import ANSWER, AT, chosen_trial

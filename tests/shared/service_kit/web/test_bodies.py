@@ -14,8 +14,8 @@ from blindopt import wire
 from blindopt.errors import Forbidden, Invalid
 from curator_service.routes import studies
 from modeler_service.routes import runs
-from service_kit.web import bodies, problems
-from service_kit.web.bodies import SMALL_BYTES, parse
+from service_kit.web import dependencies, problems
+from service_kit.web.dependencies import SMALL_BYTES, parse
 from tests.interventions import act_before
 
 QUERY = json.dumps({"rows": [{"row": row} for row in range(1_000)]}).encode()
@@ -85,7 +85,7 @@ def test_unknown_keys_are_counted_before_the_model_is_built(monkeypatch):
 
         json_schema = staticmethod(wire.StudyCreate.model_json_schema)
 
-    monkeypatch.setattr(bodies, "_adapter", lambda model: Untouched())
+    monkeypatch.setattr(dependencies, "_adapter", lambda model: Untouched())
     with pytest.raises(Invalid) as refused:
         parse(json.dumps(many()).encode(), wire.StudyCreate)
     assert refused.value.errors[0] == {"field": "000000", "message": "Extra inputs are not permitted"}
@@ -136,7 +136,7 @@ def test_every_route_of_the_services_that_takes_json_is_bounded():
     seen = 0
     for module in (studies, runs):
         for route in module.router.routes:
-            assert isinstance(route, bodies.BoundedRoute)
+            assert isinstance(route, dependencies.BoundedRoute)
             if route.body_field is not None:
                 seen += 1
     assert seen > 5
@@ -144,7 +144,7 @@ def test_every_route_of_the_services_that_takes_json_is_bounded():
 
 def test_a_large_body_is_parsed_beside_the_event_loop_and_a_small_one_on_it(monkeypatch):
     threads = []
-    act_before(monkeypatch, bodies, "parse", lambda *_: threads.append(threading.current_thread()))
+    act_before(monkeypatch, dependencies, "parse", lambda *_: threads.append(threading.current_thread()))
     small = QUERY
     for body in (small, small + b" " * SMALL_BYTES):
         sent = iter([{"type": "http.request", "body": body}])
@@ -154,7 +154,7 @@ def test_a_large_body_is_parsed_beside_the_event_loop_and_a_small_one_on_it(monk
 
         scope = {"type": "http", "headers": [(b"content-type", b"application/json")], "method": "POST"}
         request = Request(scope, receive)
-        assert len(asyncio.run(bodies.body_of(request, wire.QueryRequest)).rows) == 1_000
+        assert len(asyncio.run(dependencies.body_of(request, wire.QueryRequest)).rows) == 1_000
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
@@ -172,7 +172,7 @@ def test_a_body_is_refused_after_the_dependencies_and_no_kind_of_it_passes():
         return len(body.rows)
 
     app = FastAPI()
-    app.router.routes.append(bodies.BoundedRoute("/echo", echo, methods=["POST"], dependencies=[Depends(forbid)]))
+    app.router.routes.append(dependencies.BoundedRoute("/echo", echo, methods=["POST"], dependencies=[Depends(forbid)]))
 
     @app.middleware("http")
     async def name(request, call_next):
@@ -203,4 +203,4 @@ def test_a_body_that_ends_too_soon_is_no_fault_of_ours():
 
     scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
     with pytest.raises(Invalid, match="ended before its body"):
-        asyncio.run(bodies.body_of(Request(scope, receive), wire.QueryRequest))
+        asyncio.run(dependencies.body_of(Request(scope, receive), wire.QueryRequest))
