@@ -1,6 +1,6 @@
 """Houses whose prices nobody wrote down, two services as real processes, and the people who log in at them.
 
-Both start by the commands of the first-hour documents, and are visited at the addresses that these print.
+Both start by the commands of the tutorials, and are visited at the addresses that these print.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy as np
 from tests.conftest import Service
 
 DOCS = Path(__file__).parents[2] / "docs"
-DOCUMENTS = {"curator": DOCS / "first-hour-owner.md", "modeler": DOCS / "first-hour-vendor.md"}
+DOCUMENTS = {"curator": DOCS / "owner.md", "modeler": DOCS / "vendor.md"}
 PASSWORD = "a long one, made up for tests"
 PEOPLE = {
     "curator": {"olga": "owner", "mia": "measurer", "ada": "auditor"},
@@ -91,8 +91,9 @@ class InContainers:
 
 
 def commands(name: str) -> list[list[str]]:
-    """The commands of a service in its document, each split as by a shell."""
-    lines = re.findall(rf"^(blindopt-{name} .*)$", DOCUMENTS[name].read_text(), re.MULTILINE)
+    """The commands of a service in the first block of its document, each split as by a shell."""
+    block = DOCUMENTS[name].read_text(encoding="utf-8").partition("```bash\n")[2].partition("```")[0]
+    lines = re.findall(rf"^(blindopt-{name} .*)$", block, re.MULTILINE)
     return [shlex.split(line) for line in lines]
 
 

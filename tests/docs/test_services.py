@@ -7,7 +7,6 @@ import subprocess
 from importlib import import_module
 
 import numpy as np
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -46,8 +45,8 @@ def query(grant, rows):
 
 def test_services_start_and_people_and_tokens_are_added_as_five_pages_say(make_service, tmp_path):
     services = {name: make_service(name, tmp_path).start() for name in ("curator", "modeler")}
-    pages = ("docs/owner.md", "docs/vendor.md", "docs/operations.md", "docs/first-hour-owner.md")
-    lines = [line for page in (*pages, "docs/first-hour-vendor.md") for text in of(page) for line in text.splitlines()]
+    pages = ("docs/owner.md", "docs/vendor.md", "docs/operations.md", "docs/howto/users-and-tokens.md")
+    lines = [line for page in pages for text in of(page) for line in text.splitlines()]
     commands = [line.replace('"$USER"', "ann").removesuffix(" &") for line in lines if "bin/activate" not in line]
     assert len(commands) >= 13
     for line in commands:
@@ -92,17 +91,31 @@ def test_the_commands_of_each_day_run_at_a_curator(quiet, small, tmp_path, monke
         assert names["std_0123456789abcdef"] not in {item.view.study_id for item in measurer.inbox}
 
 
-def test_the_python_of_owners_and_measurers_runs(quiet, small, tmp_path, monkeypatch):
+def test_the_python_of_owners_and_measurers_runs(quiet, small, tmp_path, monkeypatch, capsys):
     curator = quiet
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(5)
-    ages, stays = rng.integers(58, 63, 300), rng.integers(2, 5, 300)  # records alike: a preview sees no high risk
-    frame = pd.DataFrame({"age": ages, "stay_days": stays, "charges": rng.uniform(0, 90, 300)})
     owned, measured = (text.replace("https://curator.example", curator.url) for text in of(PYTHON, "python"))
-    names = {"frame": frame, "token": curator.token}
+    names = {"token": curator.token}
     exec(compile(owned, PYTHON, "exec"), names)
-    assert names["study"].view.state == "open"
-    assert names["study"].account().budget.queries == 200
+    study = names["study"]
+    assert study.view.state == "open"
+    printed = capsys.readouterr().out
+    assert printed.startswith(("Low risk", "Notable risk"))
+    assert "confirm_high_risk" not in owned
+
+    with bo.Study.from_grant(tmp_path / "grant.json", log=tmp_path / "own.sqlite") as own:
+        optimizer = own.optimizer(seed=1, iterations=own.view.n - 5, initial_rows=5)
+        for _ in range(own.view.n):
+            answer = own.query(optimizer.ask())
+            optimizer.tell(answer.row, answer.y, passport=answer.passport)
+        best = optimizer.recommendation()
+    recommended = study.open_group(best.row).mean
+    every = [study.open_group(group.row).mean for group in study.groups()]
+    assert 0 <= best.mean <= 100  # in the declared range
+    assert recommended > np.quantile(every, 0.8), (
+        recommended,
+        every,
+    )  # chance: 0.5
 
     with Owner(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True)
