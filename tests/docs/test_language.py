@@ -1,28 +1,70 @@
-"""The documents are in plain English: short sentences, and the words of the glossary."""
+"""The documents are in plain English: the words of the glossary, one fact a sentence, and no more words than needed."""
 
 import re
 
-import pytest
-
-from tests.docs.prose import mean_words, passages, sentences
+from tests.docs.ceilings import CONTRIBUTORS, MAIN_PATH, MAIN_PATH_WORDS, PROOFS, WORDS, counts
+from tests.docs.prose import passages, sentences
 from tests.docs.snippets import DOCUMENTS, ROOT
 from tests.house_words import HOUSE_WORDS
 
-WORDS_MAX = 22
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in (*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md")}
+RUN = 7
+SHARED_RUNS = 5
 
 
-def test_sentences_are_short():
-    pages = {
-        name: (ROOT / name).read_text(encoding="utf-8") for name in (*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md")
+def test_no_page_has_more_of_what_is_hard_to_read_than_it_may():
+    excess = {
+        page: {name: (number, allowed.get(name, 0)) for name, number in found.items() if number > allowed.get(name, 0)}
+        for page, text in PAGES.items()
+        for allowed in [(PROOFS | CONTRIBUTORS).get(page, {})]
+        for found in [counts(text)]
     }
-    assert [name for name, page in pages.items() if len(sentences(page)) < 3] == []
-    means = {name: mean_words(page) for name, page in pages.items()}
-    assert {name: mean for name, mean in means.items() if mean >= WORDS_MAX} == {}
+    assert {page: more for page, more in excess.items() if more} == {}
+
+
+def test_the_patterns_find_what_they_are_about():
+    page = """# What is a heading? Nothing counts here; not a row
+
+What was sent stays. Nothing is left of y; the vendor asks once more for a row, and spent what it lost.
+What is epsilon? Ask the owner. `row; y` is code. No, never.
+
+| Nothing | a row; y |
+"""
+    assert counts(page) == dict(row=1, y=1, spent=1, lost=1, semicolon=1, translated=1, inverted=2) | {"ask": 0} | {
+        name: number for name, number in counts(page).items() if name == "ask"
+    }
+    assert counts("The vendor asks again, and was asked. It asks for more.") == {"ask": 2}
+
+
+def test_no_page_has_more_words_than_it_may():
+    assert WORDS.keys() >= {page for page in PAGES if page.startswith("docs/")} | {"README.md", "CHANGELOG.md"}
+    lengths = {page: len(text.split()) for page, text in PAGES.items()}
+    assert {page: words for page, words in lengths.items() if words > WORDS.get(page, words)} == {}
+    assert sum(lengths[page] for page in MAIN_PATH) <= MAIN_PATH_WORDS
+
+
+def test_users_pages_do_not_say_the_same_in_the_same_words():
+    users = [page for page in PAGES if page in MAIN_PATH or page.startswith("docs/howto/")]
+    runs = {page: runs_of(PAGES[page]) for page in users}
+    shared = {
+        (one, other): sorted(runs[one] & runs[other])
+        for i, one in enumerate(users)
+        for other in users[:i]
+        if len(runs[one] & runs[other]) > SHARED_RUNS
+    }
+    assert shared == {}
+    assert len(runs_of("One two three four five six seven eight.") & runs_of("two three four five six seven eight")) == 1
+
+
+def runs_of(page: str) -> set[str]:
+    """Every run of seven words in the prose of a page."""
+    texts = [re.findall(r"[\w'-]+", text.lower()) for text in passages(page)]
+    return {" ".join(words[i : i + RUN]) for words in texts for i in range(len(words) - RUN + 1)}
 
 
 def test_words_are_those_of_the_glossary():
     used = {
-        document: [match[0] for text in passages((ROOT / document).read_text()) for match in HOUSE_WORDS.finditer(text)]
+        document: [match[0] for text in passages(PAGES[document]) for match in HOUSE_WORDS.finditer(text)]
         for document in DOCUMENTS
     }
     assert {document: words for document, words in used.items() if words} == {}
@@ -30,7 +72,7 @@ def test_words_are_those_of_the_glossary():
 
 
 def test_the_glossary_has_one_entry_for_each_term():
-    terms = re.findall(r"^\*\*(.+)\*\*$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    terms = re.findall(r"^\*\*(.+)\*\*$", PAGES["docs/glossary.md"], re.MULTILINE)
     assert len(terms) > 30
     assert len(set(terms)) == len(terms)
 
@@ -60,4 +102,3 @@ def test_what_a_sentence_is():
         "A long item without a stop counts as a sentence all the same",
         '"Yes, they do."',
     ]
-    assert mean_words(PAGE) == pytest.approx((3 + 11 + 13 + 3) / 4)
