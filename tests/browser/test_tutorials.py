@@ -12,7 +12,9 @@ from tests.browser.tutorial_steps import Step, steps
 from tests.browser.two_services import opened
 
 SALES = ROOT / "demo" / "data" / "king_county.csv.gz"
-SEEN = """() => [document.body.innerText, ...[...document.querySelectorAll("[aria-label]")].map((e) => e.ariaLabel)].join("\\n")"""
+SEEN = """() => [document.body.innerText, ...[...document.querySelectorAll("[aria-label]")].map((e) => e.ariaLabel)]
+  .join("\\n")"""
+"""What a page shows, and how its fields are called."""
 
 
 class Reader(Person):

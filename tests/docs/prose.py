@@ -29,9 +29,3 @@ def sentences(page: str) -> list[str]:
             if words >= (3 if sentence.rstrip("\"')*_").endswith((".", "!", "?", ":")) else 8):
                 ends.append(sentence)
     return ends
-
-
-def mean_words(page: str) -> float:
-    """Words in a sentence, on average."""
-    counts = [len(sentence.split()) for sentence in sentences(page)]
-    return sum(counts) / max(1, len(counts))

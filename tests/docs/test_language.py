@@ -2,7 +2,7 @@
 
 import re
 
-from tests.docs.ceilings import CONTRIBUTORS, MAIN_PATH, MAIN_PATH_WORDS, PROOFS, WORDS, counts
+from tests.docs.ceilings import CONTRIBUTORS, MAIN_PATH, MAIN_PATH_WORDS, USERS, WORDS, counts
 from tests.docs.prose import passages, sentences
 from tests.docs.snippets import DOCUMENTS, ROOT
 from tests.house_words import HOUSE_WORDS
@@ -16,7 +16,7 @@ def test_no_page_has_more_of_what_is_hard_to_read_than_it_may():
     excess = {
         page: {name: (number, allowed.get(name, 0)) for name, number in found.items() if number > allowed.get(name, 0)}
         for page, text in PAGES.items()
-        for allowed in [(PROOFS | CONTRIBUTORS).get(page, {})]
+        for allowed in [(USERS | CONTRIBUTORS).get(page, {})]
         for found in [counts(text)]
     }
     assert {page: more for page, more in excess.items() if more} == {}
@@ -25,15 +25,13 @@ def test_no_page_has_more_of_what_is_hard_to_read_than_it_may():
 def test_the_patterns_find_what_they_are_about():
     page = """# What is a heading? Nothing counts here; not a row
 
-What was sent stays. Nothing is left of y; the vendor asks once more for a row, and spent what it lost.
+What was sent stays. Nothing is left of y; the vendor wants once more a row, and spent what it lost.
 What is epsilon? Ask the owner. `row; y` is code. No, never.
 
 | Nothing | a row; y |
 """
-    assert counts(page) == dict(row=1, y=1, spent=1, lost=1, semicolon=1, translated=1, inverted=2) | {"ask": 0} | {
-        name: number for name, number in counts(page).items() if name == "ask"
-    }
-    assert counts("The vendor asks again, and was asked. It asks for more.") == {"ask": 2}
+    assert counts(page) == {"row": 1, "y": 1, "spent": 1, "lost": 1, "semicolon": 1, "translated": 1, "inverted": 2}
+    assert counts("The vendor asks again, and was asked. He asks for more.") == {"ask": 2}
 
 
 def test_no_page_has_more_words_than_it_may():
@@ -53,7 +51,9 @@ def test_users_pages_do_not_say_the_same_in_the_same_words():
         if len(runs[one] & runs[other]) > SHARED_RUNS
     }
     assert shared == {}
-    assert len(runs_of("One two three four five six seven eight.") & runs_of("two three four five six seven eight")) == 1
+    assert (
+        len(runs_of("One two three four five six seven eight.") & runs_of("two three four five six seven eight")) == 1
+    )
 
 
 def runs_of(page: str) -> set[str]:
@@ -77,7 +77,7 @@ def test_the_glossary_has_one_entry_for_each_term():
     assert len(set(terms)) == len(terms)
 
 
-PAGE = """# A heading of many words that nobody counts at all
+SAMPLE = """# A heading of many words that nobody counts at all
 
 One two three. Four five six [seven](a.md), e.g. eight `and code` nine; ten: eleven twelve!
 
@@ -96,7 +96,7 @@ code is not prose. At all.
 
 
 def test_what_a_sentence_is():
-    assert sentences(PAGE) == [
+    assert sentences(SAMPLE) == [
         "One two three.",
         "Four five six seven, e.g. eight code nine; ten: eleven twelve!",
         "A long item without a stop counts as a sentence all the same",
