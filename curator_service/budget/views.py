@@ -42,7 +42,7 @@ class DatasetAccounts:
     def account(self, dataset_id: str, after: int, limit: int, *, with_records: bool) -> wire.DatasetAccount:
         """The account of a dataset's file, with at most ``limit`` of the uses after a position.
 
-        ``with_records`` names a record that has lost most. That reveals which records were queried, so it is for the
+        ``with_records`` names a record that has used most, which reveals which records were queried, so it is for the
         owner alone. Raises NotFound.
         """
         with self._context.database.read() as db:
@@ -84,7 +84,7 @@ class DatasetAccounts:
             registrations=[
                 wire.DatasetRegistration(
                     dataset_id=row.id,
-                    name=row.name,
+                    name=row.name if with_records else None,
                     public=bool(row.public),
                     unit=_unit(row),
                     created_at=moment(row.created_at),

@@ -56,14 +56,17 @@ def _share(name: str, used: object, cap: object) -> dict[str, Any]:
     return {"name": name, "used": used, "cap": cap, "share": float(Decimal(str(used)) / Decimal(str(cap)))}
 
 
-def file_line(dataset_id: str, account: Mapping[str, Any]) -> dict[str, Any]:
-    """A dataset on the page of all budgets: its path, its name, the epsilon used, and the share of its cap."""
+def file_line(dataset_id: str, account: Mapping[str, Any], study: str) -> dict[str, Any]:
+    """A dataset on the page of all budgets: its path, its name, the epsilon used, and the share of its cap.
+
+    ``study``: the name of one of its studies, which auditors read in place of the dataset's.
+    """
     names = {each["dataset_id"]: each["name"] for each in account["registrations"]}
     most = f"epsilon of the {account['unit']} that has used most"
     bounded = account["epsilon"] is not None
     return {
         "path": f"/datasets/{dataset_id}/account",
-        "name": names.get(dataset_id) or "a deleted dataset",
+        "name": names.get(dataset_id) or f"The dataset of {study}",
         "most": most,
         "epsilon": account["epsilon"],
         "shares": [_share(most, account["epsilon"], account["cap_epsilon"])]

@@ -111,6 +111,7 @@ class PublicForecasts:
 def _without_private(spec: wire.StudyCreate) -> wire.StudyCreate:
     """The draft without what a forecast does not depend on: names, caps, timing, and the epsilon of its release."""
     alike = {"name": "-", "dataset_id": "-", "budget": wire.Budget(), "reply_after_ms": None}
+    alike["processing"] = wire.Processing()
     if is_groups(spec):  # how epsilon is divided follows from its parts, and from the cap that is their sum
         return spec.model_copy(update=alike | {"budget": wire.Budget(epsilon_per_row=spec.budget.epsilon_per_row)})
     release = spec.release.model_copy(update={"epsilon": "1"})

@@ -1,4 +1,4 @@
-"""Privacy reports: what was promised, accepted and spent, and attacks on the real release; signed by the curator."""
+"""Privacy reports: what was promised, accepted and used, and attacks on the real release; signed by the curator."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import neighbours, unit_of_privacy
 from curator_service.releases.attack_preview import Previews, job_of
+from curator_service.releases.attacks.harm import verdict
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
 from curator_service.reports.accounts import Accounts
@@ -82,7 +83,7 @@ class PrivacyReports:
 
     def _signed(self, report: wire.PrivacyReport, study_ids: list[str]) -> wire.SignedPrivacyReport:
         studies = [self._study(study_id, attacked=report.subject == "study") for study_id in study_ids]
-        whole = report.model_copy(update={"studies": studies})
+        whole = report.model_copy(update={"studies": studies, "verdict": _verdict(report, studies)})
         document = whole.model_dump(mode="json")
         signature = signed_documents.sign(self._context.signer, wire.REPORT_TITLE, document)
         return wire.SignedPrivacyReport(report=whole, signature=signature)
@@ -96,9 +97,12 @@ class PrivacyReports:
         left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
         price = accounting.price(spec, current.claimed)
         findings, not_tried = self._attacked(view) if attacked else ([], _NOT_IN_DATASETS)
+        worst = self._overviews.account(study_id).row_epsilon
         return wire.ReportedStudy(
             id=study_id,
             name=spec.name,
+            verdict=_of_study(view, current.status, worst, verdict(findings, complete=not_tried is None)),
+            processing=spec.processing,
             state=view.state,
             created_at=view.created_at,
             opened_at=view.opened_at,
@@ -114,7 +118,7 @@ class PrivacyReports:
             not_protected=view.not_protected,
             budget=spec.budget,
             price=price,
-            worst_epsilon=self._overviews.account(study_id).row_epsilon,
+            worst_epsilon=worst,
             spent=self._accounts.accounting(study_id, None),
             cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=bool(dataset.public))
             if view.report is None
@@ -135,6 +139,34 @@ class PrivacyReports:
         except Busy:
             return [], "Not tried: another preview was under way."
         return preview.findings, preview.not_tried
+
+
+def _verdict(report: wire.PrivacyReport, studies: list[wire.ReportedStudy]) -> str:
+    """The state of privacy of what the report is about, in one line."""
+    if report.subject == "study":
+        return studies[0].verdict
+    account = report.account
+    uses = sum(use.kind in ("study", "tuning", "bounds") for use in account.uses)
+    if not uses:
+        return "Not used: nothing of this dataset was released."
+    if account.epsilon is None:
+        return f"Not bounded: epsilon does not bound {len(account.unbounded)} of {uses} uses of this dataset."
+    return f"Bounded: each {account.unit} has used at most epsilon {account.epsilon}, over {uses} uses."
+
+
+def _of_study(view: wire.StudyOwnerView, status: wire.Status, worst: str | None, attacked: wire.Verdict | None) -> str:
+    """The state of the privacy of a study, in one line. ``worst``: epsilon of the record that has used most."""
+    if view.opened_at is None:
+        return "Not released: no vendor has received anything."
+    spec, found = view.spec, "" if attacked is None else f" Attacks on the release find a {attacked.level} risk."
+    if status != "sound":
+        return f"Not protected: the vendor received the features without a guarantee.{found}"
+    if isinstance(spec.answers, wire.NoAnswerNoise):
+        return f"Partly protected: the features have a guarantee, and the vendor receives exact outcomes.{found}"
+    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
+    limit = f", and may use at most {min(caps, key=wire.amount)}" if caps else ", without a cap"
+    unit = "person" if spec.person_column else "record"
+    return f"Protected: the {unit} that has used most has used epsilon {worst}{limit}.{found}"
 
 
 _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release."

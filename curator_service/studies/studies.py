@@ -235,7 +235,7 @@ def check_changeable(db: Connection, row: Any) -> None:
 
 def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
     """Whether a forecast of the old draft holds for the new one."""
-    apart = {"name", "budget", "reply_after_ms"}
+    apart = {"name", "budget", "reply_after_ms", "processing"}
     if prices.is_groups(new) and old.budget.epsilon_per_row != new.budget.epsilon_per_row:  # levels are shares of it
         return False
     return old.model_dump(exclude=apart) == new.model_dump(exclude=apart)

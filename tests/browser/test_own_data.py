@@ -124,7 +124,7 @@ def owner_opens_a_study(olga):
     olga.press("Next")
     olga.fill("epsilon", "6")
     olga.press("Next")
-    olga.tick("Nothing")
+    olga.tick("Not at all")
     olga.press("Next")
     olga.fill("How many measurements", "100")
     olga.press("Next")
@@ -144,7 +144,7 @@ def decide_the_columns(olga):
     olga.tick("The lists of categories that I use are public")
     olga.press("Store these columns")
     kept = int((~np.isnan(diabetes()[1]).any(axis=1)).sum())
-    expect(olga.page.locator("main")).to_contain_text(f"{kept} rows")
+    expect(olga.page.locator("main")).to_contain_text(f"{kept} records")
 
 
 def vendor_runs(vera, grant):

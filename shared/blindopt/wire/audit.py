@@ -10,7 +10,7 @@ from blindopt.wire.base import Caution, Limits, Page, Reply, Request, Sha256
 from blindopt.wire.dataset import ColumnChoice
 from blindopt.wire.ledger import Accounting, DatasetAccount
 from blindopt.wire.release import Finding, Price, Status
-from blindopt.wire.study import Budget
+from blindopt.wire.study import Budget, Processing
 
 
 class AuditEntry(Reply):
@@ -181,10 +181,15 @@ class ReportedDataset(Reply):
 
 
 class ReportedStudy(Reply):
-    """What a study promised and spent."""
+    """What a study promised and used."""
 
     id: str = Field(description="std_...")
     name: str = Field(description="Name of the study.")
+    verdict: str = Field("", description="The state of its privacy, in one line.")
+    processing: Processing = Field(
+        default_factory=Processing,
+        description="Purpose, recipient, period and person responsible, as its owner states.",
+    )
     state: Literal["draft", "releasing", "open", "closed"] = Field(description="Its state.")
     created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When Z was released; null before.")
@@ -217,6 +222,7 @@ class PrivacyReport(Reply):
     """The state of one study, or of every study of a dataset, at one moment."""
 
     subject: Literal["study", "dataset"] = Field(description="What the report is about.")
+    verdict: str = Field("", description="The state of privacy, in one line.")
     made_at: datetime = Field(description="When it was made.")
     log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's log, which signs the report.")
     checkpoint: str = Field(description="Signed checkpoint of the curator's log: the report is of this state.")

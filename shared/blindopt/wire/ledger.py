@@ -214,7 +214,7 @@ class DatasetRegistration(Reply):
     """A registration of a file."""
 
     dataset_id: str = Field(description="ds_...")
-    name: str = Field("", description="The name that its owner gave it.")
+    name: str | None = Field(None, description="The name that its owner gave it; null to auditors.")
     public: bool = Field(description="Whether its owner declared it public.")
     unit: Literal["record", "person"] = Field(description="What its studies protect and the account counts by.")
     created_at: datetime = Field(description="When it was registered.")

@@ -219,6 +219,15 @@ class BudgetChange(Reply):
     reason: str = Field(max_length=2_000, description="Why, in the owner's words.")
 
 
+class Processing(Request):
+    """What the owner states of a study for its privacy report. No vendor reads it."""
+
+    purpose: str = Field("", max_length=500, description="Why the records are used.")
+    recipient: str = Field("", max_length=500, description="Who receives the release and the answers.")
+    period: str = Field("", max_length=500, description="From when to when, and when the recipient deletes them.")
+    responsible: str = Field("", max_length=500, description="The person responsible, at the owner.")
+
+
 class StudyCreate(Request):
     """A draft of a study: one outsourced optimization."""
 
@@ -274,6 +283,9 @@ class StudyCreate(Request):
             "Timing protection: every reply to a query, refusals included, is sent this long after its arrival, or at "
             "the next multiple if the work takes longer. Null: as soon as it is ready."
         ),
+    )
+    processing: Processing = Field(
+        Processing(), description="What the owner states for the privacy report; a modeler does not see it."
     )
 
     @model_validator(mode="after")

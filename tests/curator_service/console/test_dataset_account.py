@@ -1,6 +1,7 @@
 """The pages of a dataset's account: what it says in words, the form for the caps, and what auditors see."""
 
 import json
+import re
 
 import pytest
 
@@ -115,3 +116,11 @@ def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, 
     owner.get(path)
     assert "Each record of this file has used at most epsilon 1" in owner.shown
     assert "Some registrations of the file" not in owner.shown
+
+
+def test_the_budget_page_names_a_dataset_to_its_owner_and_its_study_to_an_auditor_with_one_bar(people, used):
+    dataset, _ = used
+    for role, name in (("owner", "records"), ("auditor", "The dataset of ")):
+        people[role].get("/accounts")
+        (link,) = re.findall(rf'href="/console/datasets/{dataset}/account">(.*?)</a>', people[role].text)
+        assert re.sub("<.*?>", "", link).startswith(name), role

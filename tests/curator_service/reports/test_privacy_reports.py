@@ -1,6 +1,7 @@
 """A privacy report says what was promised, accepted and spent, and whoever has the key can check it offline."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from blindopt.audit import signed_documents
 from blindopt.audit.checkpoints import Signer, Verifier
 from blindopt.errors import LogBroken
 from curator_service.cli import app
+from curator_service.privacy.guarantees import not_protected
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 CSV = ("x,w,y\n" + "".join(f"{i / 40},{(i * 7 % 40) / 40},{i / 40}\n" for i in range(40))).encode()
@@ -161,3 +163,55 @@ def test_a_raise_of_caps_brings_price_and_cautions_of_the_raised_caps(curator):
             assert [c for c in view["cautions"] if c["code"] == code] == [
                 c for c in checked["cautions"] if c["code"] == code
             ]
+
+
+NO_CAP = {key: value for key, value in STUDY.items() if key != "budget"}
+EXACT_ANSWERS = STUDY | {"answers": {"mechanism": "none"}, "budget": {}}
+
+
+@pytest.mark.parametrize(
+    ("study", "begins"),
+    [
+        (STUDY, "Protected: the record that has used most has used epsilon 12, and may use at most 14."),
+        (NO_CAP, "Protected: the record that has used most has used epsilon 12, without a cap."),
+        (EXACT_ANSWERS, "Partly protected: the features have a guarantee, and the vendor receives exact outcomes."),
+    ],
+    ids=["capped", "no cap", "exact"],
+)
+def test_a_report_begins_with_its_verdict_and_what_its_owner_states(curator, study, begins):
+    stated = {"purpose": "find", "recipient": "Ltd", "period": "March", "responsible": "Ada"}
+    body = study | {"dataset_id": curator.register(CSV), "processing": stated}
+    made = curator.call("owner", "POST", "/v1/studies", json=body)
+    drafted = curator.call("owner", "POST", f"/v1/studies/{made['id']}:report")["report"]
+    assert drafted["verdict"] == "Not released: no vendor has received anything."
+    curator.call("owner", "POST", f"/v1/studies/{made['id']}:release", json={"spec_sha256": made["spec_sha256"]})
+    report = curator.call("owner", "POST", f"/v1/studies/{made['id']}:report")["report"]
+    assert report["verdict"].startswith(begins)
+    assert re.search(r" Attacks on the release find a (low|notable|high) risk\.$", report["verdict"])
+    assert report["studies"][0]["processing"] == stated
+    whole = curator.call("owner", "POST", f"/v1/datasets/{body['dataset_id']}:report")["report"]
+    assert whole["verdict"].startswith(("Bounded: each record", "Not bounded: epsilon does not bound"))
+
+
+def test_a_study_of_before_states_nothing(curator):
+    (study,) = curator.call("owner", "POST", f"/v1/studies/{curator.study}:report")["report"]["studies"]
+    assert set(study["processing"].values()) == {""}
+
+
+WORDS_OF = {
+    "groups": r"\bgroups?\b|\bcentres\b",
+    "delta": r"\bdelta of such",
+    "published": r"PO-GP-UCB|published mechanism|linearly dependent",
+}
+"""Words of gaps that only studies with this mechanism have."""
+
+
+def test_a_gap_names_no_mechanism_that_the_study_lacks():
+    records = wire.StudyCreate(**STUDY, dataset_id="ds")
+    groups = {"mechanism": "groups", "epsilon": "1", "cells": {"kind": "grid", "parts": [2, 2]}, "min_count": 5}
+    spread = STUDY["release"] | {"delta": 1e-6}
+    published = {"mechanism": "po_gp_ucb", "epsilon": "1", "delta": 1e-6, "r": 1, "acknowledge_refuted": True}
+    for name, release in (("groups", groups), ("delta", spread), ("published", published)):
+        has = wire.StudyCreate(**STUDY | {"release": release}, dataset_id="ds")
+        assert re.search(WORDS_OF[name], " ".join(not_protected(has))), name
+        assert not re.search(WORDS_OF[name], " ".join(not_protected(records))), name

@@ -1,0 +1,55 @@
+"""The privacy report as a data protection officer gets it: on one page of paper, the verdict first."""
+
+import re
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import Owner
+from tests.browser.conftest import Visitor
+from tests.browser.two_services import PASSWORD, opened
+
+CSV = ("age,dose,pressure\n" + "".join(f"{30 + i % 40},{i % 7},{100 + i % 50}\n" for i in range(300))).encode()
+STATED = {
+    "purpose": "Find the patients to examine next",
+    "recipient": "Optimum Ltd, Vienna",
+    "period": "1 March to 30 June, deleted by 31 July",
+    "responsible": "Dr Ada Weber, data protection",
+}
+SMALLEST = {
+    "name": "pressure",
+    "features": [{"column": "age", "lower": 20, "upper": 90}, {"column": "dose", "lower": 0, "upper": 10}],
+    "measurement": {"source": "column", "column": "pressure", "direction": "minimize"},
+    "release": {"mechanism": "groups", "epsilon": "0.5", "cells": {"kind": "grid", "parts": [2, 2]}, "min_count": 20},
+    "answers": {"mechanism": "laplace", "epsilon": "0.5", "centre": 125, "value_bound": 30},
+    "budget": {"epsilon_per_row": "1", "queries": 20},
+    "processing": STATED,
+}
+PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
+
+
+@pytest.fixture(scope="module")
+def services(make_service, tmp_path_factory):
+    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
+        yield services
+
+
+def test_the_report_of_the_smallest_study_prints_on_one_page_and_begins_with_its_verdict(services, browser):
+    with Owner(services.curator.url, services.curator.token, timeout_s=120) as owner:
+        dataset = owner.register("patients", CSV).id
+        study = owner.create_study(wire.StudyCreate(**SMALLEST, dataset_id=dataset)).id
+        owner.release(study)
+    visitor = Visitor(browser, services.address_of("olga"))
+    visitor.login("olga", PASSWORD)
+    visitor.open(f"/console/studies/{study}")
+    visitor.press("Make the report")
+    page = visitor.page
+    shown = page.locator("main").inner_text()
+    assert page.locator(".report p").first.inner_text().startswith("Protected: the record that has used most has used")
+    assert all(text in shown for text in STATED.values())
+    printed = page.pdf(prefer_css_page_size=True)
+    assert len(PAGE.findall(printed)) == 1
+    visitor.shoot("report")
+    page.locator(".report").evaluate("whole => whole.append(...whole.cloneNode(true).children)")
+    assert len(PAGE.findall(page.pdf(prefer_css_page_size=True))) == 2  # the control
+    visitor.close()
