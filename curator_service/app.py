@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from blindopt.faults import SMALL_BYTES
 from curator_service import console
 from curator_service.context import open_context
 from curator_service.curator import Curator
@@ -35,7 +36,6 @@ from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 from service_kit.store.base import Clock, utc_now
-from service_kit.web.dependencies import SMALL_BYTES
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.

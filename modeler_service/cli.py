@@ -107,7 +107,7 @@ def start_run(
         access = read_json(grant, wire.GrantFile, "a grant file").access
         body = wire.RunCreate(**access.model_dump(), name=name, iterations=queries)
         address = address_of(PROGRAM, url)
-        check_address(address, "url", plain_http=Settings().allow_plain_http)
+        check_address(address, "url", plain_http=PROGRAM.checked_settings().allow_plain_http)
         with (
             access_token(PROGRAM, token_file, "run", days=_RUN_DAYS) as token,
             Vendor(address, token, **client_options(PROGRAM)) as client,

@@ -167,7 +167,7 @@ class FileBudget:
                 f"this would raise the cap {caps}: say so with raise_caps and a reason, which others see"
             )
         if raised and change.reason is None:
-            raise Invalid("a raised cap needs a reason", [{"field": "reason", "message": "say why the cap is raised"}])
+            raise Invalid.at("reason", "is missing: say why the cap is raised")
         if after.is_capped:
             self._check_file()
             use = self._uses.read(self._db, self._dataset)

@@ -53,7 +53,7 @@ def build(program: Program[Any]) -> typer.Typer:
             path = program.checked_settings().links_path
             links = link_file.read(path)
             if link not in [each.id for each in links]:
-                raise StateConflict(f"there is no link {link}")
+                raise StateConflict(f"there is no link {link}: `link list` shows them")
             link_file.write(path, [each for each in links if each.id != link])
         typer.echo(f"removed {link}")
 

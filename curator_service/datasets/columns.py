@@ -2,9 +2,11 @@
 
 import difflib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from blindopt.errors import Fault, Invalid
+from blindopt.faults import nearest
 from blindopt.formats.numbers import number_of
 from blindopt.wire import ColumnChoice
 from curator_service.datasets.findings import Limits, refuse
@@ -74,3 +76,19 @@ def _unknown(name: str, names: Sequence[str]) -> str:
     """The fault of a name that no column has. It is repeated only beside one that it resembles: it may be a secret."""
     near = difflib.get_close_matches(name, names, n=1)
     return f'no column "{name}"; did you mean "{near[0]}"?' if near else "no column of the file has this name"
+
+
+def no_column(name: str, columns: Iterable[str]) -> str:
+    """The message about a field that names no column of a dataset."""
+    return f"names no column of the dataset{nearest(name, columns)}"
+
+
+def check_columns(requested: Sequence[str], names: Sequence[str]) -> None:
+    """Raise Invalid for the columns of a request that the dataset does not have."""
+    faults: list[Fault] = [
+        {"field": f"columns.{i}.column", "message": no_column(column, names)}
+        for i, column in enumerate(requested)
+        if column not in names
+    ]
+    if faults:
+        raise Invalid.of(faults)

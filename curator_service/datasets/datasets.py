@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Erased, Invalid, NotFound, StateConflict
+from blindopt.errors import Erased, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.datasets import table as withheld
+from curator_service.datasets.columns import check_columns
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
@@ -214,13 +215,7 @@ class Datasets:
         """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
         view = self.view(dataset_id)
         names = {column.name: j for j, column in enumerate(view.columns)}
-        faults: list[dict[str, object]] = [
-            {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
-            for i, each in enumerate(wanted.columns)
-            if each.column not in names
-        ]
-        if faults:
-            raise Invalid("the dataset lacks a column", faults)
+        check_columns([column.column for column in wanted.columns], list(names))
         positions = [names[each.column] for each in wanted.columns]
         lower, upper = np.array([each.outer for each in wanted.columns]).T
         below, above = np.zeros(len(positions), dtype=np.int64), np.zeros(len(positions), dtype=np.int64)

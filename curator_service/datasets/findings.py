@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from blindopt.errors import DatasetInvalid
+from blindopt.errors import DatasetInvalid, sentence
 
 ERRORS_SHOWN = 50
-_TEXT = "not a number"
-_NAMES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +36,9 @@ class Findings:
         """Raise DatasetInvalid if there is any fault."""
         if self.total:
             errors = list(self.kept.values())
-            raise DatasetInvalid(f"{self._summary(errors)}; nothing was stored", errors, self.total)
-
-    def _summary(self, errors: list[dict[str, object]]) -> str:
-        noun = "error" if self.total == 1 else "errors"
-        summary = f"{self.total} {noun} in the file"
-        if len(errors) < self.total:
-            summary += f" of {len(errors)} kinds" if len(errors) > 1 else ", all alike"
-        wrong = [str(e["column"]) for e in errors if str(e["message"]).startswith(_TEXT) and "column" in e]
-        texts = list(dict.fromkeys(wrong))  # a column may have faults of several kinds
-        if texts:
-            named = ", ".join(f"`{name}`" for name in texts[:_NAMES_SHOWN])
-            more = f" and {len(texts) - _NAMES_SHOWN} more" if len(texts) > _NAMES_SHOWN else ""
-            verb = "holds" if len(texts) == 1 else "hold"
-            summary += f": {named}{more} {verb} cells that are not numbers: leave them out, or encode them"
-        return summary
+            kinds = f" of {len(errors)} kinds" if 1 < len(errors) < self.total else ""
+            more = f"; {self.total} errors{kinds} in the file" if self.total > 1 else ""
+            raise DatasetInvalid(f"{sentence(errors[0])}{more}; nothing was stored", errors, self.total)
 
 
 def refuse(message: str, **where: object) -> DatasetInvalid:

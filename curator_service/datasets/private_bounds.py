@@ -14,6 +14,7 @@ from curator_service import store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.ledger import Cost
 from curator_service.datasets import table
+from curator_service.datasets.columns import check_columns
 from curator_service.datasets.records import kept_records
 from curator_service.privacy.guarantees import of_bounds
 from curator_service.privacy.quantiles import STEPS, Outer, outermost, private_quantiles, rank_error, share
@@ -132,19 +133,12 @@ class BoundsSearch:
 
 def _check(bounds_request: wire.BoundsCreate, dataset: Any, n: int) -> None:
     """Raise Invalid for columns that the dataset does not have, and for more values than a request may read."""
-    names = store.column_names(dataset)
-    missing: list[dict[str, object]] = [
-        {"field": f"columns.{i}.column", "message": "the dataset has no such column"}
-        for i, column in enumerate(bounds_request.columns)
-        if column.column not in names
-    ]
-    if missing:
-        raise Invalid("the columns do not fit the dataset", missing)
+    check_columns([column.column for column in bounds_request.columns], store.column_names(dataset))
     if n == 0:
-        raise Invalid("every record is withheld", [{"field": "columns", "message": "there is nothing to read"}])
+        raise Invalid.at("columns", "every record is withheld: there is nothing to read")
     if n * len(bounds_request.columns) * len(bounds_request.quantiles or "lu") > wire.BOUNDS_VALUES_MAX:
-        message = f"records times columns times quantiles may be {wire.BOUNDS_VALUES_MAX:,} at most: name fewer columns"
-        raise Invalid("too much to read in one request", [{"field": "columns", "message": message}])
+        most = f"{wire.BOUNDS_VALUES_MAX:,} at most: name fewer columns"
+        raise Invalid.at("columns", f"records times columns times quantiles may be {most}")
 
 
 def spec_of(bounds_request: wire.BoundsCreate, dataset: Any, n: int, digest: str) -> dict[str, Any]:

@@ -27,10 +27,10 @@ class Countersignatures:
                 verifier = Verifier.parse(countersigning.key)
                 theirs, time = verifier.verify_countersignature(countersigning.note)
             except LogBroken as error:
-                raise Invalid(str(error), [{"field": "note", "message": "this cannot be kept"}]) from None
+                raise Invalid.at("note", str(error)) from None
             size = theirs.head.size
             if size == 0:
-                raise Invalid("the checkpoint is of no exchange", [{"field": "note", "message": "its size"}])
+                raise Invalid.at("note", "its size is 0: no exchange is in it")
             if audit_log.root_at(db, grant, size) != theirs.head.root:
                 raise StateConflict("the checkpoint is not of this history: compare exports of both sides")
             if (pinned := checkpoints.key_of(db, grant)) is None:

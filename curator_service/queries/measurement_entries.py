@@ -146,7 +146,7 @@ def check(
                 faults.append({"field": f"{field}.value", "message": message})
         seen.add(entry.measurement_id)
     if faults:
-        raise Invalid("nothing was stored: errors says what is wrong", faults[:1_000])
+        raise Invalid.of(faults[:1_000])
     if stale:
         raise StateConflict(f"nothing was stored: {'; '.join(stale[:20])}")
 

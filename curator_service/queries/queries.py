@@ -333,11 +333,10 @@ class Queries:
                 released = self._studies.of(db, study_id)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
         if len(query.rows) > most_rows:
-            raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])
+            raise Invalid.at("rows", f"must be at most {most_rows} candidates")
         for index, item in enumerate(query.rows):
             if item.plays > most_plays:
-                fault: dict[str, object] = {"field": f"rows.{index}.plays", "message": "too many"}
-                raise Invalid(f"a row may be played {most_plays} times at most", [fault])
+                raise Invalid.at(f"rows.{index}.plays", f"must be at most {most_plays}")
             if item.row >= released.n:
                 raise UnknownRow(f"rows.{index}.row: the release has rows 0 to {released.n - 1}")
         return released

@@ -208,20 +208,20 @@ def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _In
         try:
             sample = store.find(db, store.datasets, forecast.sample_dataset_id)
         except NotFound:
-            raise _no_sample("there is no such dataset") from None
+            raise _no_sample("is no dataset of this curator") from None
         if not sample.public:
-            raise _no_sample("it is not declared public")
+            raise _no_sample("is not declared public")
         missing = {feature.column for feature in study.features} - set(store.column_names(sample))
         if missing:
-            raise _no_sample(f"it has no column {min(missing)}")
+            raise _no_sample(f"has no column {min(missing)}")
         rows = int(sample.rows)
     most = GROUP_ROWS if is_groups(study) and dataset_id is None else forecast.rows_max
     return _Inputs(study, min(rows, most), dataset_id, records)
 
 
 def _no_sample(why: str) -> Invalid:
-    fault: dict[str, object] = {"field": "sample_dataset_id", "message": why}
-    return Invalid("a sample is a dataset that is declared public, with the features of the study as columns", [fault])
+    what = "a sample is a dataset that is declared public, with the features of the study as columns"
+    return Invalid.at("sample_dataset_id", f"{why}: {what}")
 
 
 def forecast_request(row: Any) -> wire.ForecastCreate:

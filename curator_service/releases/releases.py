@@ -200,8 +200,8 @@ class Releases:
                 raise StateConflict("the draft was changed since you read it: read it again before you release it")
             if not (asked and asked.confirm_high_risk) and self.is_high_risk(study_id, sha256(row.spec.encode())):
                 raise StateConflict(
-                    "the latest preview of this draft found a high risk: confirm it (confirm_high_risk), or change the "
-                    "draft"
+                    "the latest preview of this draft found a high risk: change the draft, or release it all the same "
+                    "with confirm_high_risk true"
                 )
             self._abandon(db, study_id, "curator", ENDED)  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Annotated, BinaryIO, Literal
 
 from fastapi import Depends, File, Form, Request, UploadFile
-from pydantic import TypeAdapter, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from blindopt.faults import nearest, parse
 from curator_service.curator import Curator
 from curator_service.datasets.datasets import Upload
 from curator_service.routes.common import CuratorDep, DatasetId
@@ -19,12 +19,11 @@ from service_kit.store.labels import ListFilter
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import Archived, PagingDep
-from service_kit.web.problems import documented, first_errors, invalid
+from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
 FIELDS = ("name", "public", "columns", "decimal", "person", "rows_per_person", "file", "import_name", "upload")
 _SOURCES = ("file", "import_name", "upload")
-_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = wire.validator_of(list[wire.ChosenColumn])
 
 
 async def check_fields(request: Request) -> None:
@@ -33,13 +32,10 @@ async def check_fields(request: Request) -> None:
     sent = [name for name, _ in items]
     for name, value in items:
         if value == "":  # the framework would take it for a field that was left out
-            raise Invalid(
-                "a field of the form is empty", [{"field": name[:60], "message": "send a value or leave it out"}]
-            )
+            raise Invalid.at(name[:60], "is empty: send a value or leave it out")
         if name not in FIELDS or sent.count(name) > 1:
-            raise Invalid(
-                f"the form takes {', '.join(FIELDS)}, each once", [{"field": name[:60], "message": "not taken"}]
-            )
+            message = "is there twice" if name in FIELDS else f"is no field here{nearest(name, FIELDS)}"
+            raise Invalid.at(name[:60], message)
 
 
 @router.post(
@@ -103,11 +99,9 @@ async def register_dataset(
     chosen = _columns(columns)
     if (person is None) != (rows_per_person is None):
         missing = "rows_per_person" if rows_per_person is None else "person"
-        fault: dict[str, object] = {"field": missing, "message": "person and rows_per_person belong together"}
-        raise Invalid("send both person and rows_per_person, or neither", [fault])
+        raise Invalid.at(missing, "is missing: send both person and rows_per_person, or neither")
     if sum(source is not None for source in (file, import_name, upload)) != 1:
-        fault = {"field": "file", "message": "one of the three is needed"}
-        raise Invalid(f"send one of {', '.join(_SOURCES)}", [fault])
+        raise Invalid.at("file", f"must be there, or another of {', '.join(_SOURCES)}, and one alone")
     wanted = Upload(name, public, chosen, "", person, rows_per_person, decimal)
     if upload is not None:
         return RecordedReply(await _pending(curator, caller, wanted, upload))
@@ -138,15 +132,12 @@ def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
     if text is None:
         return None
     try:
-        return _COLUMNS.validate_json(text)
-    except ValidationError as error:
-        errors = first_errors(error)
-        for fault in errors:  # after the position comes whether it is a name or a choice, which nobody sent
-            fault["loc"] = ("columns", *fault["loc"][:1], *fault["loc"][2:])
-        faults = invalid(errors).errors
-        if len(errors[0]["loc"]) == 1:
-            faults = [{"field": "columns", "message": 'no JSON list: send one such as ["age", "stay"]'}]
-        raise Invalid("columns must be a JSON list of names, or of choices", faults) from None
+        columns: list[str | wire.ColumnChoice] = parse(list[wire.ChosenColumn], text, lambda path: f"columns.{path}")
+    except Invalid as error:
+        if error.errors[0]["field"] == "columns.body":
+            raise Invalid.at("columns", 'must be a JSON list, such as ["age", "stay"]') from None
+        raise
+    return columns
 
 
 @router.get("")

@@ -123,7 +123,7 @@ async def import_inbox(
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != CSV:
-        raise Invalid("send CSV", [{"field": "body", "message": f"Content-Type must be {CSV}"}])
+        raise Invalid.at("body", f"is not CSV by its header: set Content-Type: {CSV}")
     body = await request.body()
     caller = await request_context(request, idempotency_key)
     reply = await run_in_threadpool(curator.inbox.import_, caller, body, dry_run=dry_run, commas=commas)

@@ -100,10 +100,10 @@ class Messages:
         def effect(db: Connection) -> Effect:
             row = table.find(db, message_id)
             if decision.decision not in _DECISIONS[row.kind]:
-                message = f"a {row.kind} message is {' or '.join(_DECISIONS[row.kind])}"
-                raise Invalid("this cannot be decided so", [{"field": "decision", "message": message}])
+                message = f"must be {' or '.join(_DECISIONS[row.kind])} for a {row.kind} message"
+                raise Invalid.at("decision", message)
             if decision.budget is not None and decision.decision != "approved":
-                raise Invalid("only approved goes with caps", [{"field": "budget", "message": "leave it out"}])
+                raise Invalid.at("budget", "goes with approved alone: leave it out")
             if row.kind == "budget" and row.decision is not None:
                 raise StateConflict(f"the request was {row.decision} already")
             if decision.decision == "approved":
@@ -148,9 +148,10 @@ class Messages:
         above = [cap for cap in study_caps.CAPS if is_raised(*_pair(most, chosen, cap))]
         if above:
             faults: list[dict[str, object]] = [
-                {"field": f"budget.{cap}", "message": f"at most {getattr(most, cap)} was requested"} for cap in above
+                {"field": f"budget.{cap}", "message": f"must be at most {getattr(most, cap)}, which was requested"}
+                for cap in above
             ]
-            raise Invalid("this is more than was requested: raise the caps on the study's page", faults)
+            raise Invalid.of(faults)
         return chosen
 
     def open_record(self, request: RequestContext, study_id: str, choice: wire.RecordChoice) -> wire.RecordView:
@@ -199,10 +200,10 @@ def _sum(budget: wire.Budget, more: wire.Budget, field: str) -> wire.Budget:
         return study_caps.added(budget, more)
     except ValidationError as error:
         faults: list[dict[str, object]] = [
-            {"field": f"{field}.{fault['loc'][0]}", "message": "the cap would be larger than any can be: take less"}
+            {"field": f"{field}.{fault['loc'][0]}", "message": "must be less: no cap can be so large"}
             for fault in error.errors()
         ]
-        raise Invalid("a cap would be larger than any can be", faults) from None
+        raise Invalid.of(faults) from None
 
 
 def _pair(old: wire.Budget, new: wire.Budget, cap: str) -> Any:

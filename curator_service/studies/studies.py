@@ -9,6 +9,7 @@ from curator_service import store
 from curator_service.budget import ledger, ledger_lines
 from curator_service.budget.file_use import FileUses
 from curator_service.budget.views import outlook
+from curator_service.datasets.columns import no_column
 from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy import accounting, answers, cautions, prices
 from curator_service.privacy.guarantees import belief, not_protected, whole
@@ -113,7 +114,7 @@ class Studies:
         """
         spec = fitted(study, dataset_view(store.find(db, store.datasets, study.dataset_id)))
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
-            raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
+            raise Invalid.at("measurement.source", NO_MEASURER)
         choice_of(spec)
         return spec
 
@@ -275,7 +276,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
     for index, feature in enumerate(spec.features):
         field = f"features.{index}.column"
         if feature.column not in columns:
-            faults.append({"field": field, "message": "the dataset has no such column"})
+            faults.append({"field": field, "message": no_column(feature.column, columns)})
         if feature.column in seen:
             faults.append({"field": field, "message": "this column is a feature already"})
         seen.add(feature.column)
@@ -288,7 +289,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
     faults += groups.faults(spec)
     faults += ledger.faults(spec)
     if faults:
-        raise Invalid("the study cannot be made as it is: errors says where", faults)
+        raise Invalid.of(faults)
     if dataset.state == "archived":
         raise StateConflict("the dataset is archived: it takes no new study")
 
@@ -299,14 +300,14 @@ def _measurement_faults(spec: wire.StudyCreate, columns: set[str], features: set
     measurement = spec.measurement
     if isinstance(measurement, wire.ColumnMeasurement):
         if measurement.column not in columns:
-            faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
+            faults.append({"field": "measurement.column", "message": no_column(measurement.column, columns)})
         if measurement.column in features:
             faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
         return faults
     for index, name in enumerate(measurement.shown):
         field = f"measurement.shown.{index}"
         if name not in columns:
-            faults.append({"field": field, "message": "the dataset has no such column"})
+            faults.append({"field": field, "message": no_column(name, columns)})
         if name in measurement.shown[:index]:
             faults.append({"field": field, "message": "this column is shown already"})
     if (mechanism := answers.mechanism_of(spec.answers) if not answers.faults(spec.answers) else None) is not None:

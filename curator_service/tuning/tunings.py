@@ -8,7 +8,16 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict, TuningFailed, TuningImpossible
+from blindopt.errors import (
+    BudgetExhausted,
+    Busy,
+    Fault,
+    Invalid,
+    NotFound,
+    StateConflict,
+    TuningFailed,
+    TuningImpossible,
+)
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.file_use import FileUse
@@ -214,17 +223,16 @@ class Tunings(Jobs[Reply]):
             job = Job(tuning_id=tuning_id, tuning=tuning, m=validation.rows - len(withheld), charged=charged)
             if isinstance(score, wire.HttpScore):
                 if self._scorer is None:
-                    raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
+                    raise Invalid.at("score.kind", NO_SCORER)
                 return job.model_copy(update={"scorer": self._scorer})
             training = _dataset(db, "score.training_dataset_id", score.training_dataset_id)
             withheld_of_training = withheld_records(db, self._vault, training.id)
         if not training.public:
             message = "must be a dataset that was declared public: trained weights are protected by nothing"
-            raise Invalid("the training dataset is not public", [_fault("score.training_dataset_id", message)])
+            raise Invalid.at("score.training_dataset_id", message)
         if training.sha256 == validation.sha256:  # then trained weights are not public, and change with a record
             message = "is the validation dataset, or the same file: train on other, public records"
-            fault = _fault("score.training_dataset_id", message)
-            raise Invalid("training and validation records are the same", [fault])
+            raise Invalid.at("score.training_dataset_id", message)
         logistic.check_trainer()
         sources = [
             self._source(training, score, "training", withheld_of_training),
@@ -238,8 +246,9 @@ class Tunings(Jobs[Reply]):
         wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
         wanted.append(("score.label", score.label))
         message = f"the {role} dataset has no such column: name columns that both datasets have"
-        if faults := [_fault(field, message) for field, name in wanted if name not in columns]:
-            raise Invalid("the columns do not fit the datasets", faults)
+        faults: list[Fault] = [{"field": field, "message": message} for field, name in wanted if name not in columns]
+        if faults:
+            raise Invalid.of(faults)
         used = [columns.index(name) for _, name in wanted]
         return Source(file=self._vault.records(dataset.id), columns=used, withheld=withheld)
 
@@ -249,7 +258,7 @@ class Tunings(Jobs[Reply]):
         above = int((labels > score.threshold).sum())
         if not 0 < above < len(labels):
             message = "all training records are of one class by this threshold: nothing can be trained"
-            raise Invalid("the training dataset has one class", [_fault("score.threshold", message)])
+            raise Invalid.at("score.threshold", message)
 
     # --- the work ---------------------------------------------------------------------------------
 
@@ -309,15 +318,11 @@ def scorer_of(settings: Settings) -> Scorer | None:
     )
 
 
-def _fault(field: str, message: str) -> dict[str, object]:
-    return {"field": field, "message": message}
-
-
 def _dataset(db: Connection, field: str, dataset_id: str) -> Any:
     try:
         row = store.find(db, store.datasets, dataset_id)
     except NotFound:
-        raise Invalid("there is no such dataset", [_fault(field, "there is no such dataset")]) from None
+        raise Invalid.at(field, "is no dataset of this curator") from None
     if row.archived_at is not None:
         raise StateConflict(f"{field}: the dataset is archived")
     return row
@@ -335,7 +340,7 @@ def _of_persons(report: wire.TuningReport, k: int) -> wire.TuningReport:
         message = (
             f"{report.method} is proved for one record, and a person here has up to {k}: take a method without delta"
         )
-        raise Invalid("the method has a delta, and a person has several records", [_fault("method.name", message)])
+        raise Invalid.at("method.name", message)
     epsilon = exact(_EXACT.multiply(Decimal(report.epsilon), k))
     words = f"A person with up to {k} records has {epsilon}-differential privacy: {k} times as much, which is charged."
     return report.model_copy(update={"epsilon": epsilon, "guarantee": f"{report.guarantee} {words}"})

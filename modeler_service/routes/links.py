@@ -5,10 +5,10 @@ from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Path, Query, Request
-from pydantic import ValidationError
 
 from blindopt import wire
 from blindopt.errors import Busy, Invalid, NotFound
+from blindopt.faults import parse
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.runs.curator_session import MAILBOXES
 from modeler_service.use_cases import links
@@ -62,12 +62,7 @@ async def send_reply(request: Request, link_id: Link) -> wire.LinkReceived:
     """Send a reply to a request that was pulled, or a part of one. A part that is sent again changes nothing."""
     _check_own(request, link_id)
     line, _, body = (await request.body()).partition(b"\n")
-    try:
-        head = wire.LinkReply.model_validate_json(line)
-    except ValidationError:
-        raise Invalid(
-            "the first line is no head of a reply", [{"field": "body", "message": "send LinkReply as JSON"}]
-        ) from None
+    head = parse(wire.LinkReply, line)
     return wire.LinkReceived(next_part=MAILBOXES.of(link_id).reply(head, body))
 
 
@@ -75,7 +70,7 @@ def _decoded(body: str) -> bytes:
     try:
         return base64.b64decode(body, validate=True)
     except ValueError:
-        raise Invalid("the reply is no base64", [{"field": "carried.body", "message": "send base64"}]) from None
+        raise Invalid.at("carried.body", "must be base64") from None
 
 
 def _check_own(request: Request, link_id: str) -> None:

@@ -21,10 +21,8 @@ NO_CURATOR = (
 def check_address(url: str, field: str, *, plain_http: bool) -> None:
     """Raise Invalid, with the ``field`` of the URL, for plain http to another machine unless that is allowed."""
     if not plain_http and is_plain_abroad(url):
-        raise Invalid(
-            "a grant token is not sent over plain http to another machine",
-            [{"field": field, "message": "use https, or set BLINDOPT_MODELER_ALLOW_PLAIN_HTTP"}],
-        )
+        what = "a token is not sent over plain http to another machine"
+        raise Invalid.at(field, f"{what}: use https, or set BLINDOPT_MODELER_ALLOW_PLAIN_HTTP")
 
 
 def check_curator(settings: Settings, url: str, field: str) -> None:
@@ -40,10 +38,8 @@ def check_curator(settings: Settings, url: str, field: str) -> None:
     else:
         is_allowed = is_loopback(settings.host) or not any(ip.is_loopback or ip.is_unspecified for ip in _ips_of(url))
     if not is_allowed:
-        raise Invalid(
-            "this modeler sends no request to that host: its operator has not allowed it",
-            [{"field": field, "message": "use a host of BLINDOPT_MODELER_ALLOWED_CURATORS"}],
-        )
+        what = "this modeler sends no request to that host: its operator has not allowed it"
+        raise Invalid.at(field, f"{what} in BLINDOPT_MODELER_ALLOWED_CURATORS")
     check_address(url, field, plain_http=settings.allow_plain_http)
 
 

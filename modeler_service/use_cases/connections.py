@@ -1,12 +1,9 @@
 """A test of the connection to a curator, with an explanation of the step that fails."""
 
-import socket
 from typing import Literal
-from urllib.parse import urlsplit
 
 from blindopt import wire
-from blindopt.addresses import is_localhost_name
-from blindopt.certificates import causes, tls_problem
+from blindopt.certificates import tls_problem
 from blindopt.errors import ClientCertificateNeeded, Invalid, ProtocolViolated, Remote, Unreachable
 from modeler_service.runs.addresses import NO_CURATOR, check_address, check_curator, shows_failures
 from modeler_service.runs.curator_session import connect
@@ -46,7 +43,7 @@ def try_connection(
     try:
         check_address(access.curator_url, "curator_url", plain_http=settings.allow_plain_http)
     except Invalid as error:
-        steps["address"] = _step("address", "failed", f"{error}: use https://")
+        steps["address"] = _step("address", "failed", str(error.errors[0]["message"]))
     else:
         check_curator(settings, access.curator_url, "curator_url")
         steps["address"] = _step("address", "ok", f"a token may be sent to {access.curator_url}")
@@ -105,16 +102,8 @@ def _why(settings: Settings, url: str, error: Unreachable) -> str:
     if (problem := tls_problem(error)) is not None:
         return f"{problem}{_CA_SETTING if 'the CA' in problem else ''}"
     if settings.proxy_to(url) is not None:
-        return f"{error}: check address and port, and that the forward proxy of HTTPS_PROXY answers and lets us through"
-    address = urlsplit(url)
-    host, port = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
-    try:
-        socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return f"there is no machine of the name {host}: check its spelling"
-    if any(isinstance(cause, ConnectionRefusedError) for cause in causes(error)):
-        return f"nothing listens at port {port} of {host}: check the port, and that the curator is running"
-    return f"{error}: check address and port, and that a firewall lets this machine through"
+        return f"{error}; check that the forward proxy of HTTPS_PROXY answers and lets us through, too"
+    return str(error)
 
 
 def _step(name: _StepName, state: Literal["ok", "failed", "not_tried"], detail: str) -> wire.ConnectionStep:

@@ -4,12 +4,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from blindopt import wire
 from blindopt.errors import Invalid, NotFound
 from blindopt.formats.numbers import decimal
 from blindopt.formats.tables import SmallTable
+from blindopt.wire.base import parsed
 from modeler_service import store
 from service_kit.store.database import Connection
 
@@ -71,11 +70,11 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
     if faults:
         return faults
     try:
-        return wire.Observation.model_validate(values)
-    except ValidationError as error:
+        return parsed(wire.Observation, values)
+    except Invalid as error:
         return [
-            wire.ImportFault(line=number, field=str(e["loc"][0]), message=e["msg"][:300])
-            for e in error.errors(include_input=False, include_url=False)
+            wire.ImportFault(line=number, field=str(fault["field"]), message=str(fault["message"]))
+            for fault in error.errors
         ]
 
 
@@ -122,7 +121,7 @@ def with_earlier(db: Connection, spec: wire.RunCreate) -> list[wire.Observation]
     try:
         run = store.find_run(db, spec.continue_from)
     except NotFound:
-        raise _wrong_run("there is no such run") from None
+        raise _wrong_run("is no run of this modeler") from None
     answers = (trial.answer for trial in store.trial_page(db, run.id))
     past = store.observations_of(db, run.id)
     past += [wire.Observation(row=a.row, y=a.y, passport=a.passport) for a in answers if a is not None]
@@ -136,4 +135,4 @@ def with_earlier(db: Connection, spec: wire.RunCreate) -> list[wire.Observation]
 
 
 def _wrong_run(message: str) -> Invalid:
-    return Invalid("the run was not created: errors says why", [{"field": "continue_from", "message": message}])
+    return Invalid.at("continue_from", message)

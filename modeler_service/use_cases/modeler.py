@@ -380,5 +380,4 @@ def _too_many(count: int) -> str:
 def _check_fits(faults: list[wire.ImportFault]) -> None:
     """Raise Invalid with the faults of an import, if there are any."""
     if faults:
-        errors: list[dict[str, object]] = [{"field": f"{f.line}.{f.field}", "message": f.message} for f in faults]
-        raise Invalid("the observations cannot be taken: errors says which line and what", errors)
+        raise Invalid.of([{"field": f"{fault.line}.{fault.field}", "message": fault.message} for fault in faults])

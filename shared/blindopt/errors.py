@@ -8,7 +8,7 @@ import errno
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeAlias
 
 _TEMPORARY = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "a file cannot be written: the disk is full"),
@@ -56,7 +56,7 @@ class HeadTooLarge(BlindoptError):
 
 
 class Unauthenticated(BlindoptError):
-    """Check the token: it may be mistyped, expired or revoked. Ask who gave it for another one."""
+    """Check the token: it may be mistyped, expired or revoked. Ask the person who gave you the token for a new one."""
 
 
 class ClientCertificateNeeded(BlindoptError):
@@ -82,12 +82,42 @@ class RateLimited(BlindoptError):
         self.headers = {"Retry-After": str(seconds)}
 
 
+Fault: TypeAlias = dict[str, object]
+"""What is wrong: ``message``, with ``field``, or ``row``, ``line`` and ``column`` of a file."""
+_PREDICATE = ("is ", "must ", "has ", "needs ", "holds ", "names ")
+
+
+def sentence(fault: Mapping[str, object]) -> str:
+    """A fault with its place in front.
+
+    >>> sentence({"field": "name", "message": "is missing"}), sentence({"row": 3, "column": "a", "message": "blank"})
+    ('name is missing', 'column a, row 3: blank')
+    """
+    named = [f"{name} {fault[name]}" for name in ("column", "row", "line") if fault.get(name) is not None]
+    where, message = str(fault.get("field") or ", ".join(named)), str(fault["message"])
+    count = f" ({fault['count']} times)" if fault.get("count") else ""
+    return f"{where}{' ' if message.startswith(_PREDICATE) else ': '}{message}{count}" if where else f"{message}{count}"
+
+
 class Invalid(BlindoptError):
-    """Correct what the message names, and the fields in errors, if there are any."""
+    """Correct what the message names, and the other faults in errors, if there are any."""
 
     def __init__(self, detail: str, errors: list[dict[str, object]] | None = None) -> None:
         super().__init__(detail)
         self.errors = errors or []
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> "Invalid":
+        """The error of these faults: the first is the message, notes in a traceback are the others."""
+        error = cls(sentence(faults[0]), list(faults))
+        for fault in faults[1:20]:
+            error.add_note(sentence(fault))
+        return error
+
+    @classmethod
+    def at(cls, field: str, message: str) -> "Invalid":
+        """The error of one field."""
+        return cls.of([{"field": field, "message": message}])
 
     def extra(self) -> dict[str, object]:
         return {"errors": self.errors} if self.errors else {}
@@ -163,7 +193,7 @@ class BudgetExhausted(BlindoptError):
     ) -> None:
         where = "" if row is None else f" of row {row}"
         if cap is None:
-            detail = f"{requested} requested: what is left of the study's budget does not allow it"
+            detail = f"{requested} requested: the study's remaining budget does not allow it"
         else:
             by = "" if remaining is None else " by the release and this grant"
             detail = f"{cap}{where}: {requested} requested with {spent} of {limit} spent{by}"
@@ -186,7 +216,7 @@ class UnknownRow(BlindoptError):
 
 
 class StateConflict(BlindoptError):
-    """Read the resource again: its state says what is possible."""
+    """Do what the message says: the state of the resource does not allow the request as it is."""
 
 
 class Erased(BlindoptError):
@@ -249,7 +279,7 @@ class RecordChanged(BlindoptError):
 
 
 class LogBroken(BlindoptError):
-    """Keep both files as they are, and compare with a backup: somebody changed or cut a log.
+    """Check that the file is the one you mean. If so, keep it and compare with a backup: somebody changed or cut a log.
 
     The message names the first wrong record and its fault. ``about``: the id of the study, grant or run; None for the
     whole log. ``others``: what it is about, too.
@@ -277,7 +307,7 @@ class ExtraMissing(BlindoptError, ImportError):
 
 
 class Unreachable(BlindoptError):
-    """Check the address, the network and the certificate, then repeat the request with the same key.
+    """Check what the message names: the address, the network or the certificate. Repeat with the same key.
 
     The other party may or may not have handled the request.
     """
@@ -306,6 +336,11 @@ class Remote(BlindoptError):
 
     def __str__(self) -> str:
         return f"{self.remote_code} ({self.remote_status}): {super().__str__()}"
+
+    @property
+    def other_faults(self) -> list[str]:
+        """The faults that the message does not tell."""
+        return [fault for fault in self.faults if fault not in str(self)]
 
 
 class CuratorRefused(BlindoptError):

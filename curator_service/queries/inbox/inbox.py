@@ -187,7 +187,7 @@ class Inbox:
                 if measurement_id not in places
             ]
             if faults:
-                raise Invalid("nothing was released: errors says what is wrong", faults)
+                raise Invalid.of(faults)
             requested = {places[measurement_id] for measurement_id in means.measurement_ids} or held
             if not requested or requested - held:
                 raise StateConflict("no mean of these measurements is held back, or its record is withheld")
@@ -384,7 +384,7 @@ class Inbox:
             else:
                 by_query.setdefault(measurement.query_id, {}).setdefault(act, []).append(entry)
         if sheet.faults:
-            raise Invalid("nothing was stored: errors says which lines to mend", sheet.faults)
+            raise Invalid.of(sheet.faults)
         if len(by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
             raise Invalid(f"a file may hold measurements of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
         return by_query

@@ -69,7 +69,7 @@ def read(body: bytes, commas: Commas = "ask") -> Sheet:
     sheet, following = Sheet(commas=None if cells_by_line.separator == "," else commas), iter(cells_by_line)
     header = [cell.strip() for cell in next(following, (1, []))[1]]
     if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
-        raise Invalid(_FORM, [{"line": 1, "message": _FORM}])
+        raise Invalid.of([{"line": 1, "message": _FORM}])
     seen: set[str] = set()
     for line, cells in following:
         if any(cells):  # else an empty line

@@ -69,17 +69,17 @@ class Withholding:
         if body.record is not None:
             if body.record not in file_numbers(self._vault, dataset):
                 message = f"the dataset has {dataset.rows} records of the file, and this is none of them"
-                raise Invalid("there is no such record", [{"field": "record", "message": message}])
+                raise Invalid.at("record", message)
             return withheld.record_unit(body.record)
         assert body.person is not None
         if dataset.person_column is None:
             message = "the dataset was registered without a person column: withhold records by their numbers"
-            raise Invalid("persons are not known", [{"field": "person", "message": message}])
+            raise Invalid.at("person", message)
         column = PersonColumn(dataset.person_column, self._context.seal.key_for("persons"))
         column.add([body.person])
         if not (self._vault.persons(dataset.id) == column.digests[0]).all(axis=1).any():
             message = "no record of the dataset is this person's: write the name as in the file's person column"
-            raise Invalid("there is no such person", [{"field": "person", "message": message}])
+            raise Invalid.at("person", message)
         return withheld.person_unit(column.digests[0].tobytes())
 
     def _decline_open(self, db: Connection, dataset: Any) -> list[str]:

@@ -77,8 +77,7 @@ def cells_of(study: StudyCreate, forecast: ForecastCreate) -> list[Cell]:
     levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
     if isinstance(study.release, GroupsRelease):
         if forecast.mechanisms != ["auto"]:
-            fault: dict[str, object] = {"field": "mechanisms", "message": "a study of groups is forecast by itself"}
-            raise Invalid("leave the mechanisms out: a study of groups is forecast by itself", [fault])
+            raise Invalid.at("mechanisms", "a study of groups is forecast by itself: leave the mechanisms out")
         return [*cells, *(_of_groups(study, levels[amount(text)]) for text in dict.fromkeys(forecast.epsilons))]
     for name in dict.fromkeys(forecast.mechanisms):
         index = forecast.mechanisms.index(name)
@@ -113,11 +112,7 @@ def _of_groups(study: StudyCreate, epsilon: str) -> Cell:
         update={"release": release, "answers": answers.model_copy(update={"epsilon": part(answers.epsilon)})}
     )
     if groups.faults(at):
-        fault: dict[str, object] = {
-            "field": "epsilons",
-            "message": f"{epsilon} is too small: its noise does not fit 64 bits",
-        }
-        raise Invalid(f"epsilon {epsilon} is too small for groups", [fault])
+        raise Invalid.at("epsilons", f"{epsilon} is too small for groups: its noise does not fit 64 bits")
     return Cell("groups", epsilon, groups.Groups.of(at, release), answers=GroupAnswers.of(at))
 
 
@@ -126,8 +121,8 @@ def _cell(study: StudyCreate, name: str, epsilon: str, index: int) -> Cell:
     try:
         return Cell(name, epsilon, _mechanism(study, _release(study, name, epsilon)), by_rule)
     except Invalid as error:
-        fault: dict[str, object] = {"field": f"mechanisms.{index}", "message": str(error)[:300]}
-        raise Invalid(f"{name} cannot be tried for this study: leave it out", [fault]) from None
+        why = error.errors[0]["message"] if error.errors else error
+        raise Invalid.at(f"mechanisms.{index}", f"{name} cannot be tried for this study: {why}"[:300]) from None
 
 
 def _mechanism(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
@@ -169,8 +164,7 @@ def kernels_of(study: StudyCreate, forecast: ForecastCreate) -> list[Kernel]:
     if forecast.rows == "public":
         return public_kernels.band(study)
     if study.kernel is None:
-        fault: dict[str, object] = {"field": "kernel", "message": "the study has none"}
-        raise Invalid("a forecast on the records draws from the study's kernel: declare one in the draft", [fault])
+        raise Invalid.at("kernel", "is missing: a forecast on the records draws from it, so declare one in the draft")
     return [study.kernel]
 
 

@@ -65,7 +65,7 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
         case PlanarLaplaceRelease():
             if d > PLANAR_FEATURES_MAX:
                 what = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
-                raise _invalid("release.mechanism", f"{what} for these {d}")
+                raise Invalid.at("release.mechanism", f"{what} for these {d}")
             rounding = _rounding(study, spec)
             epsilon = amount(spec.epsilon)
             return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)
@@ -76,14 +76,16 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
 def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> Mechanism:
     if d < PROJECTED_FEATURES_MIN:
         better = "planar_laplace or gaussian keeps every feature and needs no more noise"
-        raise _invalid("release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}")
+        raise Invalid.at(
+            "release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}"
+        )
     if study.protected_rows > 1:
         what = (
             f"gaussian_projection is proved for one record of a person, not for {study.protected_rows}: take gaussian"
         )
-        raise _invalid("release.mechanism", what)
+        raise Invalid.at("release.mechanism", what)
     if spec.r >= d:
-        raise _invalid(
+        raise Invalid.at(
             "release.r", f"a projection to r columns needs r smaller than the {d} features: or take gaussian"
         )
     rounding = _rounding(study, spec)
@@ -103,9 +105,4 @@ def _rounding(study: StudyCreate, spec: LocalRelease) -> float:
 def _too_small(study: StudyCreate) -> Invalid:
     field = field_of_delta(study)
     what = field.rpartition(".")[2].replace("_", " ")
-    fault: dict[str, object] = {"field": field, "message": "too small"}
-    return Invalid(f"{what} is too small against the features' ranges for double precision", [fault])
-
-
-def _invalid(field: str, message: str) -> Invalid:
-    return Invalid(message, [{"field": field, "message": message}])
+    return Invalid.at(field, f"{what} is too small against the features' ranges for double precision")

@@ -59,7 +59,7 @@ def check_trainer() -> None:
     try:
         import sklearn.linear_model  # noqa: F401
     except ImportError:
-        raise Invalid(MISSING, [{"field": "score.kind", "message": MISSING}]) from None
+        raise Invalid.at("score.kind", MISSING) from None
 
 
 def train(records: Records, penalty: float) -> Vector:

@@ -35,7 +35,7 @@ def check(tuning: wire.TuningCreate) -> None:
             message = f"lambda must lie between {LAMBDA_MIN:g} and {LAMBDA_MAX:g}"
             faults.append({"field": "grid.0.values", "message": message})
     if faults:
-        raise Invalid("the grid cannot be tuned over: errors says why", faults)
+        raise Invalid.of(faults)
     _check_centre(tuning)
 
 
@@ -46,8 +46,7 @@ def _check_centre(tuning: wire.TuningCreate) -> None:
         centre = getattr(getattr(method, name, None), "centre", None)
         if centre is not None and not lower <= centre <= upper:
             message = f"must lie in the range of the score, {lower:g} to {upper:g}; null: its middle"
-            fault: dict[str, object] = {"field": f"method.{method.name}.{name}.centre", "message": message}
-            raise Invalid("the centre lies outside the range of the score", [fault])
+            raise Invalid.at(f"method.{name}.centre", message)
 
 
 def score_range(score: wire.LogisticScore | wire.HttpScore) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from blindopt import display
 from blindopt.audit import reconciliation
 from blindopt.audit.reconciliation import Difference, Export
 from blindopt.client.log_copy import StudyLog
-from blindopt.errors import LogBroken
+from blindopt.errors import Invalid, LogBroken
 
 SQLITE = b"SQLite format 3\0"
 
@@ -52,7 +52,7 @@ def read_log(path: str | Path) -> Export:
         with path.open("rb") as file:
             is_sqlite = file.read(len(SQLITE)) == SQLITE
     except OSError as error:
-        raise LogBroken(f"{path} cannot be read: {error.strerror}") from None
+        raise Invalid(f"{path} cannot be read: {str(error.strerror).lower()}") from None
     if not is_sqlite:
         return reconciliation.read(path)
     log = StudyLog(path)
@@ -63,7 +63,9 @@ def read_log(path: str | Path) -> Export:
 
 
 def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
-    """Verify every record, hash and signature in a file. Raises LogBroken, which names the first fault.
+    """Verify every record, hash and signature in a file.
+
+    Raises LogBroken, which names the first fault, and Invalid for a file that cannot be read.
 
     ``key`` is the party's verifier key from another source; without it a party could rewrite its whole history.
     """
@@ -76,7 +78,7 @@ def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
 def reconcile(first: str | Path, second: str | Path, *, study: str | None = None) -> Comparison:
     """Verify the files of a curator and a modeler, in any order, and compare their exchanges of a study.
 
-    Without ``study``, of every study that the modeler's side queried. Raises LogBroken if a file does not verify.
+    Without ``study``, of every study that the modeler's side queried. Raises as ``verify_log`` does.
     """
     sides = [read_log(first), read_log(second)]
     for path, side in zip((first, second), sides, strict=True):
@@ -86,7 +88,7 @@ def reconcile(first: str | Path, second: str | Path, *, study: str | None = None
             raise LogBroken(f"{path}: {error}") from None
     curators = [side for side in sides if side.is_curators]
     if len(curators) != 1:
-        raise LogBroken("one file must be of a curator, and the other of a modeler or a Study")
+        raise Invalid("one file must be of a curator, and the other of a modeler or a Study")
     curator, modeler = curators[0], next(side for side in sides if not side.is_curators)
     studies = sorted(modeler.keys) if study is None else [study]
     compared, differences = 0, []

@@ -37,6 +37,7 @@ from blindopt.errors import (
     Remote,
     StillRunning,
     Unreachable,
+    sentence,
 )
 from blindopt.values import value
 
@@ -106,8 +107,8 @@ class Reply:
         )
         if problem.budget is not None:
             error.cap, error.row = problem.budget.cap, problem.budget.row
-        error.faults = tuple(_faults(problem.errors or []))
-        for fault in error.faults:
+        error.faults = tuple(_faults(problem))
+        for fault in error.other_faults:
             error.add_note(fault)
         raise error
 
@@ -155,8 +156,8 @@ class Client:
     ``verify`` is a file of certificate authorities, or False for no check of the certificate; ``client_cert`` are files
     in PEM, a certificate and its key, for a service that requires one. ``timeout_s`` bounds one reply. For
     ``patience_s`` a request is repeated, with the same idempotency key, while that may help: the connection failed,
-    another machine answered, or the reply says so. ``proxy`` is the address of an HTTP proxy; none is taken from the
-    environment, because it would read the token.
+    another machine answered, or the reply says so. An address at which nothing has answered yet is tried once.
+    ``proxy`` is the address of an HTTP proxy; none is taken from the environment, because it would read the token.
 
     Raises Invalid for plain http to another machine, unless ``plain_http`` allows it.
     """
@@ -195,6 +196,7 @@ class Client:
             client_cert=client_cert,
             transport=self._transport,
         )
+        self._has_answered = False
         self._connections = {threading.get_ident(): self._connect()}
         self._patience_s = self.patience_s if patience_s is None else patience_s
         self._timeout_s = self._allowed_s = timeout_s
@@ -242,8 +244,11 @@ class Client:
                 reply = self._send_once(request)
                 if (least_s := reply.repeat_after_s) is None or time.monotonic() + max(least_s, pause_s) > until:
                     return reply
-            except Unreachable:
-                if self._watch.cancelled() or time.monotonic() + pause_s > until:
+            except Unreachable as error:
+                is_wrong = not self._has_answered and isinstance(
+                    error.__cause__, httpx.ConnectError | httpx.ConnectTimeout
+                )
+                if is_wrong or self._watch.cancelled() or time.monotonic() + pause_s > until:
                     raise
                 least_s = 0.0
             # Jitter keeps many clients from repeating in step; it is no secret and decides nothing.
@@ -267,7 +272,7 @@ class Client:
             sent = connection.exchange(method, path, headers, body, allowed_s)
         try:
             with connection.sockets.within(allowed_s), transport_errors(), sent as response:
-                status = response.status_code
+                self._has_answered, status = True, response.status_code
                 received = received_of(connection, response)
         finally:
             log_exchange(headers, method, path, status, began)
@@ -447,13 +452,11 @@ def _masked(detail: str) -> str:
     return masked if len(masked) <= DETAIL_MAX else f"{masked[: DETAIL_MAX - 1]}…"
 
 
-def _faults(errors: list[wire.FieldProblem]) -> Iterator[str]:
+def _faults(problem: wire.Problem) -> Iterator[str]:
     """A line for each of the first faults that the other party lists: where it is, and what is wrong."""
+    errors = problem.errors or []
     for error in errors[:FAULTS_MAX]:
-        named = {"column": error.column, "row": error.row, "line": error.line}
-        where = [error.field] if error.field else [f"{name} {at}" for name, at in named.items() if at is not None]
-        times = f" ({error.count} times)" if error.count else ""
-        yield _masked(f"{', '.join(where)}: {error.message}{times}" if where else f"{error.message}{times}")
+        yield _masked(sentence(error.model_dump()))
     if len(errors) > FAULTS_MAX:
         yield f"and {len(errors) - FAULTS_MAX} more"
 

@@ -3,22 +3,16 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, TypeAdapter
-
-from blindopt import wire
+from blindopt import faults, wire
 from blindopt.errors import Invalid
-from blindopt.wire.base import checked
+from blindopt.wire.base import parsed, plain
 
-M = TypeVar("M", bound=BaseModel)
 Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
 Outcome: TypeAlias = str | wire.MeasurementSpec
 Privacy: TypeAlias = float | str | Mapping[str, Any] | wire.ReleaseSpec
 Tuning: TypeAlias = wire.TuningCreate | Mapping[str, Any]
-_COLUMNS: TypeAdapter[list[str | wire.ColumnChoice]] = wire.validator_of(list[wire.ChosenColumn])
-_DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
-"""Fields that are decimal strings on the wire."""
 
 
 def study_of(
@@ -31,6 +25,7 @@ def study_of(
     answers: wire.Answers | Mapping[str, Any] | Literal["exact"],
 ) -> wire.StudyCreate:
     """The draft of a study. Raises Invalid, with the field, for what cannot be right."""
+    by_column = isinstance(features, Mapping)
     measured = {"column": outcome, "direction": direction} if isinstance(outcome, str) else outcome
     return parsed(
         wire.StudyCreate,
@@ -41,6 +36,12 @@ def study_of(
             "release": _release(privacy),
             "answers": {"mechanism": "none"} if answers == "exact" else answers,
         },
+        {
+            **{f"features.{number}": f"features.{column}" for number, column in enumerate(features) if by_column},
+            "measurement.direction": "direction",
+            "measurement": "outcome",
+            "release": "privacy",
+        },
     )
 
 
@@ -48,8 +49,8 @@ def _features(features: Mapping[str, Sequence[float]] | Sequence[wire.Feature]) 
     if not isinstance(features, Mapping):
         return features
     for column, values in features.items():
-        if len(values) not in (2, 3):
-            raise Invalid(f"features: {column} needs (lower, upper) or (lower, upper, hidden change)")
+        if isinstance(values, str) or not hasattr(values, "__len__") or len(values) not in (2, 3):
+            raise Invalid(f"features.{column} must be (lower, upper) or (lower, upper, hidden change)")
     names = ("lower", "upper", "hidden_change")
     return [{"column": column} | dict(zip(names, values, strict=False)) for column, values in features.items()]
 
@@ -62,8 +63,10 @@ def _release(privacy: Privacy) -> object:
 
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
     """Choices of columns. Raises Invalid for one that cannot be right."""
-    with checked("columns"):
-        return _COLUMNS.validate_json(json.dumps([_plain(column) for column in columns]))
+    choices: list[str | wire.ColumnChoice] = faults.parse(
+        list[wire.ChosenColumn], json.dumps(plain(columns)), lambda path: f"columns.{path}"
+    )
+    return choices
 
 
 def tuning_of(tuning: Tuning) -> wire.TuningCreate:
@@ -92,33 +95,3 @@ def undecided(survey: Iterable[wire.SurveyedColumn], columns: Sequence[str | wir
             choice = f'{{"column": {name}, "missing": "leave_out"}} or "fill" with a public number'
             notes.append(f"{column.name} has {column.missing} missing cells: choose {choice}.")
     return notes
-
-
-def parsed(model: type[M], body: Mapping[str, Any]) -> M:
-    """The request with these fields. Raises Invalid, with the field, for what cannot be right."""
-    with checked():
-        return model.model_validate_json(json.dumps(_plain(body)))
-
-
-def _plain(value: object, name: str = "") -> object:
-    """The JSON of a value, in which an epsilon is a decimal string."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if hasattr(value, "tolist"):  # an array or a number of numpy, which is not imported for this
-        return _plain(value.tolist(), name)
-    if isinstance(value, Mapping):
-        return {key: _plain(item, key) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    if name in _DECIMAL and isinstance(value, int | float):
-        return decimal(value)
-    return value
-
-
-def decimal(value: float | str) -> str:
-    """A number as a decimal string.
-
-    >>> decimal(0.5), decimal(3), decimal(1e-6), decimal("2.50")
-    ('0.5', '3', '0.000001', '2.50')
-    """
-    return value if isinstance(value, str) else f"{value:.12f}".rstrip("0").rstrip(".")

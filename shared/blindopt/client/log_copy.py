@@ -102,7 +102,7 @@ class StudyLog:
                     copy.remember("private", secrets.token_bytes(32))
                 copy = LogCopy(db)
                 if copy.fact("format") != FORMAT.encode():
-                    raise StateConflict(f"{path} is of another version of blindopt")
+                    raise StateConflict(f"{path} is of another version of blindopt: use that one, or another file")
                 self.signer = Signer.of("modeler", copy.fact("private") or b"")
 
     @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.client.connection import Client, new_key
 from blindopt.display import table
-from blindopt.wire.base import checked
+from blindopt.wire.base import parsed
 
 
 class Measurer(Client):
@@ -92,14 +92,13 @@ class Item:
 
     def answer(self, value: float, *, note: str | None = None) -> wire.QueryMeasurements:
         """Enter the measured value. Raises Invalid if it is not finite."""
-        with checked():
-            body = wire.AnswerCreate(values=[wire.Measured(measurement_id=self.id, value=float(value))], note=note)
+        measured = {"measurement_id": self.id, "value": value}
+        body = parsed(wire.AnswerCreate, {"values": [measured], "note": note}, {"values.0.value": "value"})
         return self.measurer.answer(self.view.query_id, body)
 
     def decline(self, reason: wire.DeclineReason, *, note: str | None = None) -> wire.QueryMeasurements:
         """Say that it will not be made, and why. The vendor learns only that the candidate has no answer."""
-        with checked():
-            body = wire.DeclineCreate(measurement_ids=[self.id], reason=reason, note=note)
+        body = parsed(wire.DeclineCreate, {"measurement_ids": [self.id], "reason": reason, "note": note})
         return self.measurer.decline(self.view.query_id, body)
 
     def __repr__(self) -> str:

@@ -24,7 +24,6 @@ from blindopt.client.drafts import (
     Privacy,
     Tuning,
     columns_of,
-    decimal,
     study_of,
     tuning_of,
     undecided,
@@ -32,7 +31,7 @@ from blindopt.client.drafts import (
 from blindopt.display import facts, table
 from blindopt.errors import Invalid, Remote
 from blindopt.formats.secret_files import save_secret
-from blindopt.wire.base import checked
+from blindopt.wire.base import parsed
 
 WAIT_S = 7 * 86_400.0
 """The longest that a forecast or a tuning is waited for, in seconds."""
@@ -447,8 +446,7 @@ class Draft:
         **options: Any,
     ) -> reports.Forecast:
         """Simulate what each epsilon costs in quality, on public rows. ``options`` are fields of ForecastCreate."""
-        with checked():
-            request = wire.ForecastCreate(epsilons=[decimal(epsilon) for epsilon in epsilons], **options)
+        request = parsed(wire.ForecastCreate, {"epsilons": epsilons, **options})
         return self.owner.wait_forecast(self.id, self.owner.start_forecast(self.id, request).id, timeout_s=WAIT_S)
 
     def release(self, *, confirm_high_risk: bool = False) -> "ReleasedStudy":
@@ -477,8 +475,7 @@ class ReleasedStudy:
 
     def grant(self, name: str, *, days: int = 90) -> "Grant":
         """Let a vendor query the study."""
-        with checked():
-            request = wire.GrantCreate(name=name, expires_in_days=days)
+        request = parsed(wire.GrantCreate, {"name": name, "expires_in_days": days}, {"expires_in_days": "days"})
         reply = self.owner.grant(self.id, request)
         return Grant(reply, reply.url or self.owner.url)
 
@@ -549,8 +546,7 @@ class Message:
         word: str | None = None,
     ) -> None:
         """Decide about it; the vendor reads the decision and your words."""
-        with checked():
-            request = wire.MessageDecision(decision=decision, word=word)
+        request = parsed(wire.MessageDecision, {"decision": decision, "word": word})
         self.view = self.study.owner.decide(self.view.id, request)
 
     def __repr__(self) -> str:

@@ -96,7 +96,7 @@ class Study:
             fact = copy.fact("study")
         first = None if fact is None else wire.StudyView.model_validate_json(fact)
         if first is not None and first.id != self.grant.study_id:
-            raise StateConflict(f"{self._log.path} is the log of another study")
+            raise StateConflict(f"{self._log.path} is the log of another study: name another file")
 
         def trust(study: wire.StudyView, note: str | None) -> None:
             if first is not None:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import httpx
 
 from blindopt.addresses import is_localhost_name
-from blindopt.certificates import CertificateFiles, FileWatch, expires_at, file_problem, tls_problem
+from blindopt.certificates import CertificateFiles, FileWatch, causes, expires_at, file_problem, tls_problem
 from blindopt.errors import ProtocolViolated, StateConflict, Unreachable
 from blindopt.version import VERSION
 
@@ -362,30 +362,50 @@ def require_identity(response: httpx.Response) -> None:
 
 @contextmanager
 def transport_errors() -> Iterator[None]:
-    """Turn errors of httpx into Unreachable, in plain words."""
+    """Turn errors of httpx into Unreachable, in plain words, with the address but for its path."""
     try:
         yield
+    except httpx.ConnectTimeout as error:
+        detail = "check the address and its port, and that a firewall lets this machine through"
+        raise Unreachable(f"nothing answered at {_address(error)} in time: {detail}") from error
     except httpx.TimeoutException as error:
-        raise Unreachable("the other party did not answer in time") from error
+        raise Unreachable(f"{_address(error)} did not answer in time") from error
     except ssl.SSLError as error:
         raise Unreachable(f"the files of certificates are not usable: {file_problem(error)}") from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a name that has no encoding
-        raise Unreachable(f"the connection to the other party failed{_reason(error)}") from error
+        raise Unreachable(_reason(error)) from error
+
+
+def _address(error: Exception) -> str:
+    """Where a request was sent: scheme, host and port."""
+    request = getattr(error, "_request", None)  # ``request`` raises without one
+    if request is None:
+        return "the other party"
+    return f"{request.url.scheme}://{request.headers.get('Host') or request.url.netloc.decode()}"
 
 
 def _reason(error: Exception) -> str:
+    address = _address(error)
+    failed = f"the connection to {address} failed"
     if (problem := tls_problem(error)) is not None:
-        return f": {problem}"
-    if isinstance(error, httpx.UnsupportedProtocol):
-        return ": an address begins with http:// or https://"
+        return f"{failed}: {problem}"
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
+        return "this is no address: one begins with http:// or https://"
     if isinstance(error, httpx.ProxyError):
         status = re.match("[0-9]{3}", str(error))
-        return f": the forward proxy refused it ({status.group() if status else 'no status'})"
+        return f"{failed}: the forward proxy refused it ({status.group() if status else 'no status'})"
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError):
         certificate = error.request.extensions.get(_CERTIFICATE)
         if certificate is not None:
-            return f" ({type(error).__name__}). It may not take our client certificate{_validity(certificate)}"
-    return f" ({type(error).__name__})"
+            return f"{failed} ({type(error).__name__}). It may not take our client certificate{_validity(certificate)}"
+        return f"{failed}: it was cut ({type(error).__name__})"
+    for cause in causes(error):
+        if isinstance(cause, socket.gaierror):
+            return f"there is no machine of the name in {address}: check its spelling"
+        if isinstance(cause, ConnectionRefusedError):
+            start = "`blindopt-curator serve` or `blindopt-modeler serve` starts a service"
+            return f"nothing listens at {address}: check the address and its port ({start})"
+    return f"{failed}: check the address and its port, and that a firewall lets this machine through"
 
 
 def _validity(certificate: str) -> str:

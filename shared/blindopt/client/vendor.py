@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from blindopt import display, wire
+from blindopt import display, faults, wire
 from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
-from blindopt.client.drafts import parsed
 from blindopt.errors import Invalid
-from blindopt.wire.base import checked
+from blindopt.wire.base import parsed
 
 HELD_S = 20.0
 """How long one request waits for the end of a run: less than what proxies allow."""
@@ -27,10 +24,12 @@ def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
     if isinstance(grant, wire.GrantFile):
         return grant
     try:
-        return wire.GrantFile.model_validate_json(Path(grant).read_bytes())
-    except (ValidationError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not what a curator writes"
-        raise Invalid(f"{grant} is no grant file: {reason}") from None
+        file: wire.GrantFile = faults.parse(wire.GrantFile, Path(grant).read_bytes())
+    except OSError as error:
+        raise Invalid(f"the grant file {grant} cannot be read: {str(error.strerror).lower()}") from None
+    except Invalid as error:
+        raise Invalid(f"{grant} is no grant file: {error}") from None
+    return file
 
 
 class Vendor(ServiceClient):
@@ -60,7 +59,8 @@ class Vendor(ServiceClient):
         named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
         access = file.access.model_dump() | ({} if curator_url is None else {"curator_url": curator_url})
         settings |= {"algorithm": named, "iterations": iterations, "seed": seed, "name": name}
-        return Run(self, self._post("/v1/runs", wire.RunView, parsed(wire.RunCreate, access | settings), key))
+        body = parsed(wire.RunCreate, access | settings, {"algorithm.name": "algorithm"})
+        return Run(self, self._post("/v1/runs", wire.RunView, body, key))
 
     def run(self, run_id: str) -> "Run":
         """A run, by its id, such as one that was started earlier."""
@@ -230,8 +230,7 @@ class Run:
 
     def hand_over(self, note: str | None = None) -> wire.RunMessage:
         """Send the recommendation to the owner of the study."""
-        with checked():
-            message = wire.RecommendationWish(kind="recommendation", note=note)
+        message = parsed(wire.RecommendationWish, {"kind": "recommendation", "note": note})
         return self._vendor.send_message(self.id, message)
 
     def __repr__(self) -> str:

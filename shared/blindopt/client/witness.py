@@ -293,7 +293,10 @@ class Witness:
         if exchange.method == "GET" or (key is not None and copy.is_own_query(key, body_sha256)):
             return
         if not copy.is_forgotten(grant, seq):
-            raise ProtocolViolated(f"place {seq} of the curator's shared log holds a query that was never sent")
+            raise ProtocolViolated(
+                f"place {seq} of the curator's shared log holds a query that this side never sent: another program or "
+                "log file uses this grant, or used it before (then ask the owner for a new one), or the log was changed"
+            )
 
     def dispute(self, fault: str) -> None:
         """Record a violation of the protocol, with the last checkpoint that the curator signed."""

@@ -177,9 +177,7 @@ def _refused(table: TextTable) -> Iterator[None]:
         with table.checked():
             yield
     except Malformed as fault:
-        where = {} if fault.line is None else {"line": fault.line}
-        text = str(fault) if fault.line is None else f"line {fault.line}: {fault}"
-        raise Invalid(text, [{**where, "message": str(fault)}]) from None
+        raise Invalid.of([{"line": fault.line, "message": str(fault)}]) from None
 
 
 def _end_of_lines(data: bytes) -> int:

@@ -6,14 +6,13 @@ import secrets
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
-from pydantic import BaseModel
 
 from blindopt import display, wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
 from blindopt.optimizer.chooser import Over, Proposal, RowChooser, points_of, recommendation_of
 from blindopt.optimizer.defaults import PublicCandidates, Study
-from blindopt.wire.base import checked
+from blindopt.wire.base import parsed
 
 _NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}
 """Where a run would send its queries: settings are those of a run, and are checked as these are."""
@@ -64,10 +63,9 @@ class Optimizer:
     ) -> None:
         self.candidates = _matrix(candidates)
         self.seed = secrets.randbelow(2**32) if seed is None else seed
-        fields = {"kernel": kernel, "seed": self.seed, "algorithm": algorithm, "iterations": iterations} | settings
-        if isinstance(algorithm, str):
-            fields["algorithm"] = {"name": algorithm}
-        spec = _spec({name: _plain(value) for name, value in fields.items()})
+        named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
+        fields = {"kernel": kernel, "seed": self.seed, "algorithm": named, "iterations": iterations} | settings
+        spec = parsed(wire.RunSpec, _NOWHERE | fields, {"algorithm.name": "algorithm"})
         n, r = self.candidates.shape
         direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
         public = PublicCandidates(
@@ -129,8 +127,8 @@ class Optimizer:
         if not math.isfinite(y):
             raise Invalid("y must be a finite number")
         if variance is not None:
-            with checked():
-                passport = wire.NoisePassport(measurement_variance=variance)
+            measured = {"measurement_variance": variance}
+            passport = parsed(wire.NoisePassport, measured, {"measurement_variance": "variance"})
         row = candidate_number(i, len(self.candidates))
         self._chooser.observe(row, float(y), passport)
         self._report(row)
@@ -184,16 +182,6 @@ def _matrix(candidates: Matrix) -> Matrix:
     if not np.isfinite(matrix).all():
         raise NumericalFailure("candidates must be finite numbers")
     return matrix
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if isinstance(value, BaseModel) else value
-
-
-def _spec(settings: dict[str, Any]) -> wire.RunSpec:
-    """Return settings as those of a run, checked as these are. Raises Invalid."""
-    with checked():
-        return wire.RunSpec.model_validate(_NOWHERE | settings)
 
 
 def candidate_number(candidate: SupportsIndex, n: int) -> int:

@@ -1,14 +1,18 @@
 """What all models on the wire have in common: strict frozen models, pages, labels, problems."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Self
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
+from blindopt import faults
 from blindopt.errors import Invalid
+
+M = TypeVar("M", bound=BaseModel)
 
 PLAYS_MAX = 1_000
 ROWS_MAX = 1_000
@@ -93,20 +97,48 @@ class Limits(Reply):
     plays_per_row: int = Field(description="Largest number of plays of one candidate in one query.")
 
 
-@contextmanager
-def checked(field: str = "") -> Iterator[None]:
-    """Raise Invalid in place of pydantic's error, with every field under ``field`` that cannot be right."""
-    try:
-        yield
-    except ValidationError as error:
-        raise Invalid("; ".join(_faults(field, error))) from None
+_DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
+"""Fields that are decimal strings on the wire, and may be numbers in Python."""
 
 
-def _faults(field: str, error: ValidationError) -> Iterator[str]:
-    for fault in error.errors(include_input=False, include_url=False):
-        where = ".".join(str(name) for name in (field, *fault["loc"]) if name != "")
-        message = fault["msg"].removeprefix("Value error, ")
-        yield f"{where}: {message}" if where else message
+def parsed(model: type[M], fields: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> M:
+    """A model with these fields. Raises Invalid for what cannot be right, by the argument that it is.
+
+    ``names``: what paths of fields are called in Python, such as ``privacy`` for ``release``.
+    """
+
+    def argument(path: str) -> str:
+        found = next((name for name in names if path == name or path.startswith(f"{name}.")), "")
+        return names[found] + path.removeprefix(found) if found else path
+
+    model_: M = faults.parse(model, json.dumps(plain(fields)), argument)
+    return model_
+
+
+def plain(value: object, name: str = "") -> object:
+    """The JSON of a value, in which an epsilon is a decimal string."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if hasattr(value, "tolist"):  # an array or a number of numpy, which is not imported for this
+        return plain(value.tolist(), name)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, str(key)) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [plain(item, name.removesuffix("s")) for item in value]
+    if name in _DECIMAL and isinstance(value, int | float) and not isinstance(value, bool):
+        return decimal(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise Invalid.at(name, f"is of the type {type(value).__name__}: write numbers, texts, lists and dicts")
+
+
+def decimal(value: float | str) -> str:
+    """A number as a decimal string.
+
+    >>> decimal(0.5), decimal(3), decimal(1e-6), decimal("2.50")
+    ('0.5', '3', '0.000001', '2.50')
+    """
+    return value if isinstance(value, str) else f"{value:.12f}".rstrip("0").rstrip(".")
 
 
 TAGS_MAX = 10

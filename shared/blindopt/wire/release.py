@@ -261,7 +261,7 @@ class Finding(Reply):
     )
     blind: float | None = Field(None, description="The same for a blind guess.")
     level: RiskLevel | None = Field(
-        None, description="How harmful it is, by public thresholds (docs/privacy.md); null where it is not judged."
+        None, description="How harmful it is, by public thresholds; null where it is not judged."
     )
     sentence: str = Field(description="The result in words, for the owner of the records.")
 

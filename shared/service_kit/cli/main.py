@@ -109,7 +109,7 @@ def build(program: Program[S]) -> typer.Typer:
     ) -> None:
         """Serve REST API and console until Ctrl-C or SIGTERM.
 
-        Settings come from the environment (docs/operations.md); options override them.
+        Settings come from the environment; options override them.
         """
         gc.disable()  # what is imported and built now stays, too
         from service_kit.listener.server import server

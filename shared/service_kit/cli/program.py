@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from blindopt.errors import BlindoptError, Invalid, Remote, StateConflict
+from blindopt import faults
+from blindopt.errors import BlindoptError, Invalid, Remote, StateConflict, sentence
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
@@ -50,11 +51,6 @@ def plain_errors() -> Iterator[None]:
     """Report errors in words on standard error, and exit with status 1."""
     try:
         yield
-    except ValidationError as error:
-        for fault in error.errors():
-            name = str(fault["loc"][0]).upper() if fault["loc"] else "settings"
-            typer.echo(f"error: {name}: {fault['msg']}", err=True)
-        raise typer.Exit(1) from None
     except OSError as error:
         has_file = error.filename is not None and error.strerror is not None
         typer.echo(f"error: {f'{error.filename}: {str(error.strerror).lower()}' if has_file else error}", err=True)
@@ -67,7 +63,8 @@ def plain_errors() -> Iterator[None]:
         raise typer.Exit(1) from None
     except BlindoptError as error:
         typer.echo(f"error: {error}", err=True)
-        for line in error.faults if isinstance(error, Remote) else ():
+        others = error.other_faults if isinstance(error, Remote) else map(sentence, getattr(error, "errors", [])[1:])
+        for line in others:
             typer.echo(f"  {line}", err=True)
         raise typer.Exit(1) from None
 
@@ -75,11 +72,10 @@ def plain_errors() -> Iterator[None]:
 def read_json(path: Path, model: type[M], what: str) -> M:
     """Read a file of JSON as a wire model. Raises Invalid, in which the file's content is not quoted."""
     try:
-        return model.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        fault = error.errors(include_input=False)[0]
-        where = ".".join(map(str, fault["loc"]))
-        raise Invalid(f"{path} is not {what}: {f'{where}: ' if where else ''}{fault['msg']}") from None
+        content: M = faults.parse(model, path.read_bytes())
+    except Invalid as error:
+        raise Invalid(f"{path} is not {what}: {error}") from None
+    return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +102,18 @@ class Program(Generic[S]):
 
     def checked_settings(self, **given: object) -> S:
         """The settings; ``given`` ones override the environment. Raises StateConflict for a variable that is none."""
-        chosen = self.settings(**{name: value for name, value in given.items() if value is not None})
+        options = {name: value for name, value in given.items() if value is not None}
+
+        def name_of(setting: str) -> str:
+            return f"--{setting.replace('_', '-')}" if setting in options else self.client_variable(setting)
+
+        try:
+            chosen = self.settings(**options)
+        except ValidationError as error:
+            raise faults.invalid(faults.first_errors(error), rename=name_of) from None
         for name in chosen.unknown(os.environ):
-            raise StateConflict(f"there is no setting {name}: see docs/operations.md")
+            near = faults.nearest(name, map(chosen.variable, type(chosen).model_fields))
+            raise StateConflict(f"there is no setting {name}{near or f': {self.service} config lists all'}")
         return chosen
 
     def client_variable(self, name: str) -> str:

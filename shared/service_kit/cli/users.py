@@ -118,7 +118,7 @@ def first_user(context: ServiceContext, role: Role, settings: ServiceSettings) -
 
 def _by_name(db: Connection, name: str) -> User:
     if (user := users.by_name(db, name)) is None:
-        raise NotFound("there is no user of this name")
+        raise NotFound("there is no user of this name: `user list` shows them")
     return user
 
 

@@ -293,13 +293,13 @@ def sent(body: Any) -> Any:
 
 
 def input_of(path: str, body: Mapping[Any, Any], names: Mapping[str, str]) -> str:
-    """The input that an error of the API is about: its path, without tags of unions, and with the inputs' numbers.
+    """The input that an error of the API is about: its path, with the inputs' numbers.
 
     An error about a whole object stands at its first input, if ``names`` has no other.
 
     >>> input_of("features.1.lower", {"features": {2: {"lower": 0.0}, 5: {"lower": 9.0}}}, {})
     'features.5.lower'
-    >>> input_of("release.auto", {"release": {"mechanism": "auto", "epsilon": "1"}}, {})
+    >>> input_of("release", {"release": {"mechanism": "auto", "epsilon": "1"}}, {})
     'release.mechanism'
     """
     names_of_input: list[str] = []
@@ -311,8 +311,6 @@ def input_of(path: str, body: Mapping[Any, Any], names: Mapping[str, str]) -> st
             break
         if segment.isdecimal() and int(segment) < len(node):
             key: Any = sorted(node)[int(segment)]
-        elif segment in node.values() and (segment not in node or segments[i + 1 :]):
-            continue
         else:
             key = segment
         names_of_input.append(str(key))

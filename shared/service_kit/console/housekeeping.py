@@ -9,7 +9,6 @@ from starlette.responses import Response
 from service_kit.console.api import ApiProblem
 from service_kit.console.forms import Form, fresh_key
 from service_kit.console.pages import Page, Pages
-from service_kit.console.words import plain
 from service_kit.identity.tokens import Role
 
 _ID = re.compile(r" \([a-z]{2,3}_[0-9a-f]{16}\)")
@@ -28,7 +27,7 @@ def chosen(page: Page) -> dict[str, object]:
 
 def without_ids(problem: ApiProblem) -> str:
     """Why an act is not possible, with the names of things and without their ids."""
-    return _ID.sub("", plain(problem.problem.detail))
+    return _ID.sub("", problem.in_words)
 
 
 def add_housekeeping(

@@ -22,7 +22,6 @@ from service_kit.console.forms import CSRF, Form, encodable, same
 from service_kit.console.pages import COMPACT, ROOT, TABLES, Entry, Page, Pages, Trail
 from service_kit.console.render import renderer
 from service_kit.console.sessions import Session, Sessions
-from service_kit.console.words import plain
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
@@ -271,7 +270,7 @@ class Console:
         """A page that shows a refusal of the API."""
         problem = refused.problem
         headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
-        fields = {"title": problem.title, "detail": plain(problem.detail), "request_id": problem.request_id}
+        fields = {"title": problem.title, "detail": refused.in_words, "request_id": problem.request_id}
         return self.renderer.error(page, problem.status, headers, **fields, problem=refused)
 
 

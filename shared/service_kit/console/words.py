@@ -19,7 +19,6 @@ _FIELDS = {
     if isinstance(model, type) and issubclass(model, BaseModel)
     for name in model.model_fields
 }
-_CHOICE = re.compile(r"(\S+ must be one of|Input should be) '")
 _SNAKE = re.compile(r"(?<![`\"'\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![`\"'\w])")
 
 
@@ -99,30 +98,14 @@ def words(value: object) -> str:
     return str(value).replace("_", " ")
 
 
-_PLAIN = (
-    ("Value error, ", ""),
-    ("Input should be ", "must be "),
-    ("String should have ", "must have "),
-    ("List should have ", "must have "),
-    ("Field required", "is needed"),
-    ("String should match pattern", "is not written as it should be"),
-    ("Extra inputs are not permitted", "is not taken here"),
-)
-
-
 def plain(message: str) -> str:
-    """A message of the API about a field as a page shows it: no term of a schema, and no name of a field.
+    """A message of the API about a field as a page shows it: without the names of choices and of fields.
 
-    >>> plain("Input should be greater than 0"), plain("give signal_variance too"), plain("fine: errors says where")
-    ('must be greater than 0', 'give signal variance too', 'fine')
+    >>> plain('must be one of "a" or "b"'), plain("give signal_variance too")
+    ('choose one of the options', 'give signal variance too')
     """
-    message = message.partition(": errors says")[0]
-    if _CHOICE.match(message):
+    if message.startswith("must be one of "):
         return "choose one of the options"
-    for start, words in _PLAIN:
-        if message.startswith(start):
-            message = words if start.startswith("String should match") else words + message.removeprefix(start)
-            break
     return _SNAKE.sub(lambda m: m[0].replace("_", " ") if m[0] in _FIELDS else m[0], message)
 
 

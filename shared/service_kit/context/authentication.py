@@ -16,14 +16,17 @@ from service_kit.store.database import Connection, Database
 
 LIVE_TOKENS_MAX = 2
 _USE_RECORDED_EVERY_S = 60.0
-_HOW_TO_AUTHENTICATE = "send a valid token: Authorization: Bearer blindopt_..."
+_REFUSED = (
+    "the token is missing, mistyped, expired or revoked: ask the person who gave it to you for a new one, sent as "
+    "Authorization: Bearer blindopt_..."
+)
 
 
 class Expired(Unauthenticated):
     """The token has the right secret, but has expired or was revoked. The reply is that of any other 401."""
 
     def __init__(self, principal: Principal) -> None:
-        super().__init__(_HOW_TO_AUTHENTICATE)
+        super().__init__(_REFUSED)
         self.principal = principal
 
 
@@ -52,7 +55,7 @@ class Authentication:
     def _of_row(self, token: Token, row: Any) -> Principal:
         # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
         if row is None or not token.matches(row.secret_sha256):
-            raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+            raise Unauthenticated(_REFUSED)
         principal = _principal(row)
         self._check_sealed(row)
         if not tokens.is_live(row, self._clock()):
@@ -91,7 +94,7 @@ class Authentication:
             row = tokens.find(db, principal.kid)
             live = row is not None and tokens.is_live(row, self._clock())
         if not live:
-            raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+            raise Unauthenticated(_REFUSED)
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:
         """Issue a token to a new person or program, and record it in the log."""
@@ -147,7 +150,7 @@ def _parsed(authorization: str) -> Token:
     scheme, _, text = authorization.partition(" ")
     token = parse(text) if scheme.lower() == "bearer" else None
     if token is None:
-        raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+        raise Unauthenticated(_REFUSED)
     return token
 
 

@@ -18,5 +18,5 @@ def only_process(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StateConflict(f"another process already serves {folder}") from None
+            raise StateConflict(f"another process already serves {folder}: stop it first") from None
         yield

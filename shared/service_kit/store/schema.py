@@ -96,7 +96,9 @@ def steps(version: int, migrations: tuple[Migrations, ...]) -> range:
     """The versions to pass from an older one. Raises StateConflict where there is no way, as from a newer one."""
     passed = range(version + 1, VERSION + 1)
     if version > VERSION or not all(any(step in statements for statements in migrations) for step in passed):
-        raise StateConflict(f"the database has schema {version}, this program needs {VERSION}")
+        raise StateConflict(
+            f"the database has schema {version}, this program needs {VERSION}: take the version that wrote it"
+        )
     return passed
 
 

@@ -85,7 +85,7 @@ def of_principal(db: Connection, principal: str, *, study_id: str | None = None)
     query = select(_tokens).where(_tokens.c.principal == principal).order_by(_tokens.c.seq)
     rows = list(db.execute(query))
     if not rows or study_id not in (None, rows[0].study_id):
-        raise NotFound("there is no such principal")
+        raise NotFound("no token belongs to this id: check it (`token list` shows the ids)")
     return rows
 
 

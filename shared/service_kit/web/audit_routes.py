@@ -109,8 +109,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         """Prove that the log of the newer checkpoint begins with that of the older one."""
         with _context(request).database.read() as db:
             if not first <= second <= audit_log.head(db, log_id).size:
-                fault: dict[str, object] = {"field": "second", "message": "must be between first and the log's size"}
-                raise Invalid("the log does not have that many records, or first is larger than second", [fault])
+                raise Invalid.at("second", "must be between first and the log's size")
             proof = audit_log.consistency(db, log_id, first, second)
         return wire.Consistency(first=first, second=second, proof=[node.hex() for node in proof])
 

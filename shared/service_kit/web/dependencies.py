@@ -1,6 +1,6 @@
 """What the routes of both services share: routers, roles, JSON bodies within bounds, idempotency, replies.
 
-A refusal must not cost much more than the request that it refuses. So at most ``problems.ERRORS_SHOWN`` errors are
+A refusal must not cost much more than the request that it refuses. So at most ``faults.SHOWN`` errors are
 made into Python objects, and of a large body the names of its fields are looked at before any model is built.
 """
 
@@ -13,23 +13,21 @@ from typing import Annotated, Any, TypeVar, cast
 from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.params import Form
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from blindopt import faults
 from blindopt.audit.merkle_log import RECEIPT_HEADER
 from blindopt.errors import Forbidden, Invalid, NotFound
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.problems import ERRORS_SHOWN, documented, first_errors, invalid
+from service_kit.web.problems import documented
 
 B = TypeVar("B", bound=BaseModel)
-SMALL_BYTES = 64 << 10
-"""The largest body of a modeler, and the largest one that is parsed on the event loop: a millisecond or two."""
 _STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*+:)?', re.DOTALL)
-_EXTRA = "Extra inputs are not permitted"
 
 
 async def body_of(request: Request, model: type[B]) -> B:
@@ -51,7 +49,7 @@ async def _received(receive: Receive) -> bytes:
 
 
 async def _parsed(body: bytes, annotation: Any) -> Any:
-    if len(body) > SMALL_BYTES:
+    if len(body) > faults.SMALL_BYTES:
         return await run_in_threadpool(parse, body, annotation)
     return parse(body, annotation)
 
@@ -59,7 +57,7 @@ async def _parsed(body: bytes, annotation: Any) -> Any:
 def _check_media(request: Request) -> None:
     media = header(request, b"content-type").partition(";")[0].strip().lower()
     if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
-        raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
+        raise Invalid.at("body", "is not JSON by its header: set Content-Type: application/json")
 
 
 def header(request: Request, name: bytes) -> str:
@@ -72,22 +70,16 @@ def header(request: Request, name: bytes) -> str:
 
 def parse(body: bytes, annotation: Any) -> Any:
     """Parse a JSON body as a model, or what a route declares. Raises Invalid."""
-    adapter = _adapter(annotation)
-    if len(body) > SMALL_BYTES:
-        _check_names(body, adapter)
-    try:
-        return adapter.validator.validate_json(body)  # without the options of the adapter
-    except ValidationError as error:
-        raise invalid(first_errors(error)) from None
-
-
-@cache
-def _adapter(annotation: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(annotation)
+    if len(body) > faults.SMALL_BYTES:
+        _check_names(body, faults.adapter_of(annotation))
+    parsed = faults.parse(annotation, body)
+    if isinstance(name := getattr(parsed, "name", None), str) and not name.strip():
+        raise Invalid.at("name", "must not be blank")
+    return parsed
 
 
 def _check_names(body: bytes, adapter: TypeAdapter[Any]) -> None:
-    """Raise Invalid for more than ``ERRORS_SHOWN`` fields of names that the model has nowhere, once so many are read.
+    """Raise Invalid for more than ``faults.SHOWN`` fields of names that the model has nowhere, once so many are read.
 
     Each string of the body is read in turn, so a colon inside of a text is no end of a name.
     """
@@ -96,9 +88,9 @@ def _check_names(body: bytes, adapter: TypeAdapter[Any]) -> None:
     for string in _STRING.finditer(body):
         if string[2] is not None and string[1] not in names and _plain(string[1]) not in names:
             unknown.append(string[1])
-            if len(unknown) > ERRORS_SHOWN:
-                shown = [name.decode(errors="replace")[:60] for name in unknown[:ERRORS_SHOWN]]
-                raise invalid([{"type": "extra_forbidden", "loc": (name,), "msg": _EXTRA} for name in shown])
+            if len(unknown) > faults.SHOWN:
+                shown = [name.decode(errors="replace")[:60] for name in unknown[: faults.SHOWN]]
+                raise Invalid.of([{"field": name, "message": "is no field here"} for name in shown])
 
 
 def _plain(name: bytes) -> bytes:

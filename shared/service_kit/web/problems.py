@@ -1,23 +1,21 @@
 """Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
 
-import json
 import re
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from blindopt import wire
-from blindopt.errors import BadRequest, BlindoptError, Invalid, MethodNotAllowed, NotFound, StorageUnavailable
+from blindopt.errors import BadRequest, BlindoptError, MethodNotAllowed, NotFound, StorageUnavailable
+from blindopt.faults import invalid
 
 REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
 MEDIA_TYPE = "application/problem+json"
-ERRORS_SHOWN = 50
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _OF_STATUS: dict[int, tuple[type[BlindoptError], str]] = {
     400: (BadRequest, "the body cannot be read as a form: its boundary is missing, or a field is broken or too long"),
@@ -130,38 +128,7 @@ def as_blindopt_error(error: Exception) -> BlindoptError:
         kind, detail = _OF_STATUS.get(error.status_code, _OF_STATUS[400])
         return kind(detail)
     assert isinstance(error, RequestValidationError)
-    return invalid(error.errors())
-
-
-def first_errors(error: ValidationError) -> list[dict[str, Any]]:
-    """The first errors of pydantic. Others become no Python objects: there may be one for each byte of a request."""
-    text = error.json(include_url=False, include_input=False)
-    decoder, errors, end = json.JSONDecoder(), [], 0
-    for _ in range(min(error.error_count(), ERRORS_SHOWN)):
-        fault, end = decoder.raw_decode(text, end + 1)  # after a bracket or a comma
-        errors.append(fault)
-    return errors
-
-
-def invalid(errors: Sequence[Any]) -> Invalid:
-    """The errors of pydantic: location and message, never `input` or `ctx`, which hold values of the request."""
-    faults: list[dict[str, object]] = [
-        {"field": _field(error), "message": _message(error)} for error in errors[:ERRORS_SHOWN]
-    ]
-    return Invalid("the request does not fit the schema: errors says where", faults)
-
-
-def _message(error: dict[str, Any]) -> str:
-    if error["type"] == "union_tag_invalid":  # its text quotes the tag of the request
-        name = str(error["ctx"]["discriminator"]).strip("_()'")  # of a function, or in quotes
-        return f"{name} must be one of {error['ctx']['expected_tags']}"
-    return str(error["msg"]).removeprefix("Value error, ")[:300]
-
-
-def _field(error: dict[str, Any]) -> str:
-    if error["type"] == "json_invalid":  # its location is that of a character
-        return "body"
-    return ".".join(str(part)[:60] for part in error["loc"] if part != "body")[:300]
+    return invalid({**fault, "loc": fault["loc"][1:]} for fault in error.errors())  # without query, body, header
 
 
 def add_schema(document: dict[str, Any], models: tuple[type[BaseModel], ...]) -> None:

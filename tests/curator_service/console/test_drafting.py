@@ -97,7 +97,7 @@ def test_small_differences_need_one_change_at_least():
     form = Form.blank(**STATED | {"hide": "small"})
     body = body_of(form, DATASET, "release")
     assert "hide" in form.errors
-    assert input_of("release.auto.sensitivity", body, derived(form)) == "hide"
+    assert input_of("release.sensitivity", body, derived(form)) == "hide"
 
 
 def test_the_release_step_suggests_a_twentieth_of_each_range_and_a_delta_for_many_features_alone():
@@ -250,7 +250,7 @@ def test_centres_from_the_records_have_their_share():
         "cells": {"kind": "private", "number": 50, "epsilon": "0.15"},
         "min_count": 23,  # 2 / 0.35 log(50) is 22.4
     }
-    assert input_of("release.groups.cells.private.number", body, derived(form)) == "release.cells.number"
+    assert input_of("release.cells.number", body, derived(form)) == "release.cells.number"
     assert input_of("release.cells.epsilon", body, derived(form)) == "groups.centre_share"
 
 
@@ -288,12 +288,12 @@ def test_a_study_whose_y_is_no_column_is_not_one_of_groups():
 @pytest.mark.parametrize(
     ("where", "field"),
     [
-        ("release.groups.epsilon", "groups.epsilon"),
-        ("answers.laplace.epsilon", "groups.epsilon"),
+        ("release.epsilon", "groups.epsilon"),
+        ("answers.epsilon", "groups.epsilon"),
         ("budget.epsilon_per_row", "groups.epsilon"),
-        ("release.groups.cells.parts", "release.cells.parts.0"),
-        ("release.groups.min_count", "release.min_count"),
-        ("answers.laplace.value_bound", "answers.value_bound"),
+        ("release.cells.parts", "release.cells.parts.0"),
+        ("release.min_count", "release.min_count"),
+        ("answers.value_bound", "answers.value_bound"),
         ("measurement.noise_variance", "column_noise"),
     ],
 )

@@ -66,15 +66,15 @@ def pending(folder):
 @pytest.mark.parametrize(
     ("columns", "field", "says"),
     [
-        ('["a"', "columns", "no JSON list"),
-        ('"a"', "columns", "no JSON list"),
+        ('["a"', "columns", "must be a JSON list"),
+        ('"a"', "columns", "must be a JSON list"),
         ('["a", 5]', "columns.1", "an object"),
-        ('["a", ""]', "columns.1", "at least 1 character"),
-        ('["a", {"column": "b", "kind": "dates"}]', "columns.1.kind", "'date'"),
-        ('["a", {"kind": "date"}]', "columns.1.column", "required"),
-        ('["a", {"column": "b", "kind": "date", "since": "today"}]', "columns.1.since", "valid date"),
+        ('["a", ""]', "columns.1", "must not be empty"),
+        ('["a", {"column": "b", "kind": "dates"}]', "columns.1.kind", 'did you mean "date"?'),
+        ('["a", {"kind": "date"}]', "columns.1.column", "is missing"),
+        ('["a", {"column": "b", "kind": "date", "since": "today"}]', "columns.1.since", "must be a date such as"),
         ('["a", {"column": "b", "missing": "fill"}]', "columns.1", "fill belongs to missing fill"),
-        ('["a", {"column": "b", "gaps": "fill"}]', "columns.1.gaps", "not permitted"),
+        ('["a", {"column": "b", "gaps": "fill"}]', "columns.1.gaps", "is no field here"),
     ],
 )
 def test_a_choice_that_cannot_be_right_is_named_with_its_fault(curator, columns, field, says):

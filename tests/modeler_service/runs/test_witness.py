@@ -260,7 +260,7 @@ def test_a_position_that_no_log_has_is_no_receipt(size, liar, not_used):
 
 def test_a_query_that_was_never_sent_is_caught(liar, caught):
     liar.on_query = lambda number: invent(liar, number, method="POST", idempotency_key="run_0123456789abcdef:1")
-    caught(liar, "holds a query that was never sent")
+    caught(liar, "holds a query that this side never sent")
 
 
 def invent(liar: FakeCurator, number: int, at: int = 2, **changes: Any) -> None:
@@ -304,7 +304,7 @@ def test_another_query_under_a_key_that_was_used_is_caught(liar, caught, own):
         invent(liar, number, method="POST", status=201, idempotency_key=key, request_sha256=ZERO)
 
     liar.on_query = lie
-    caught(liar, "holds a query that was never sent")
+    caught(liar, "holds a query that this side never sent")
 
 
 def test_a_fetched_log_that_differs_from_the_receipts_is_caught(liar, caught):

@@ -52,8 +52,8 @@ def test_a_good_connection_shows_the_study(trying, curator, opened_once):
     ("changed", "failing", "says"),
     [
         ({"curator_url": "http://192.0.2.1:8410"}, "address", "use https"),
-        ({"curator_url": "http://localhost:{closed}"}, "reach", "nothing listens at port"),
-        ({"curator_url": "http://curator.localhost:{closed}"}, "reach", "nothing listens at port"),
+        ({"curator_url": "http://localhost:{closed}"}, "reach", "nothing listens at http://"),
+        ({"curator_url": "http://curator.localhost:{closed}"}, "reach", "nothing listens at http://"),
         ({"curator_url": "http://curator.localhost.example:8410"}, "address", "use https"),
         ({"curator_url": "https://name-that-is-not-there.invalid"}, "reach", "no machine of the name"),
         ({"curator_url": "https://127.0.0.1:{plain}"}, "reach", "does not speak TLS"),

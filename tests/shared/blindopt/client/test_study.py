@@ -146,9 +146,15 @@ def test_a_file_of_something_else_is_refused(curator, noiseless, noisy, tmp_path
         bo.Study.from_grant(grant_file(curator.url, noisy), log=tmp_path / "text")
     with pytest.raises(Invalid, match="no grant file"):
         bo.Study.from_grant(tmp_path / "text", log=tmp_path / "other.sqlite")
-    for bad in ("text", "missing"):
-        with pytest.raises(LogBroken):
-            bo.verify_log(tmp_path / bad)
+    with pytest.raises(LogBroken):
+        bo.verify_log(tmp_path / "text")
+
+
+def test_a_missing_file_is_a_missing_file_and_no_broken_log(tmp_path):
+    """Found by hand: the advice was that somebody had changed or cut a log."""
+    for look in (bo.verify_log, lambda path: bo.reconcile(path, path)):
+        with pytest.raises(Invalid, match=r"missing\.jsonl cannot be read: no such file or directory"):
+            look(tmp_path / "missing.jsonl")
 
 
 def test_a_changed_record_shows(curator, noiseless, tmp_path):

@@ -156,8 +156,12 @@ def test_a_run_is_paused_resumed_and_stopped(ours, grant):
 def test_wrong_settings_and_ids_are_refused_in_words(ours, grant, tmp_path):
     with pytest.raises(Invalid, match="iterations"):
         ours.start(grant(), iterations=0)
-    with pytest.raises(Invalid, match="no grant file"):
+    with pytest.raises(Invalid, match=r"the grant file .*nothing\.json cannot be read: no such file or directory"):
         ours.start(tmp_path / "nothing.json")
+    with pytest.raises(Invalid, match=r'^algorithm is none of the 17 that exist: did you mean "gp_ucb"'):
+        ours.start(grant(), algorithm="ucb")
+    with pytest.raises(Invalid, match=r'^iteration is no field here: did you mean "iterations"'):
+        ours.start(grant(), iteration=5)
     with pytest.raises(bo.Remote) as missing:
         ours.run("run_0000000000000000")
     assert missing.value.what_to_do == NotFound.what_to_do

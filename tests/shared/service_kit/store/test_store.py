@@ -552,7 +552,7 @@ def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(cu
         env=second.environment, capture_output=True, text=True, timeout=30,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.strip() == f"error: another process already serves {curator.data}"
+    assert done.stderr.strip() == f"error: another process already serves {curator.data}: stop it first"
     assert "Traceback" not in done.stdout + done.stderr
     with curator.http() as http:
         assert http.get("/v1/studies").status_code == 200

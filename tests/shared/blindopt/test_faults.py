@@ -1,0 +1,236 @@
+"""What is wrong with a request is said in words, at a path that its sender wrote."""
+
+import json
+import re
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from blindopt import faults, wire
+from blindopt.errors import Invalid, sentence
+from blindopt.wire.base import Request
+
+CANARY = "canary7f3a9c"
+NOT_SAID = re.compile(
+    r"errors says|says where|function-|should be|should have|Input |Extra inputs|Field required|Value error"
+    r"|discriminator|union|\[0-9|\^|\\x|is not of this kind|is not written as it must be"
+)
+TEXTS = {
+    r"^[0-9]{1,6}(\.[0-9]{1,12})?$": "1.5",
+    r"^([0-9a-f]{64})+$": "0" * 64,
+    r"^[0-9a-f]{0,64}$": "",
+    r"^(https?|link)://[!-~]+$": "https://curator.example",
+    r"^/[!-~]*$": "/v1/studies",
+}
+REQUESTS = {
+    name: model
+    for name, model in vars(wire).items()
+    if isinstance(model, type) and issubclass(model, Request) and model.model_fields
+}
+
+
+def a_body(schema, whole):
+    """A body with every field of a schema, of the first variant where there are several."""
+    if "$ref" in schema:
+        return a_body(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+    for several in ("oneOf", "anyOf", "allOf"):
+        if several in schema:
+            return a_body(schema[several][0], whole)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    match schema.get("type"):
+        case "object":
+            return {name: a_body(part, whole) for name, part in schema.get("properties", {}).items()}
+        case "array":
+            items = schema.get("prefixItems") or [schema["items"]] * max(1, schema.get("minItems", 0))
+            return [a_body(item, whole) for item in items]
+        case "string":
+            pattern = schema.get("pattern", "")
+            if match := re.fullmatch(r"\^([a-z]+_)?\[0-9a-f\]\{(\d+)\}\$", pattern):
+                return f"{match[1] or ''}{'0' * int(match[2])}"
+            return TEXTS.get(pattern, "a" * max(1, schema.get("minLength", 0)))
+        case "boolean":
+            return True
+        case "integer":
+            return int(schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1))
+        case "number":
+            return schema.get("minimum", schema.get("exclusiveMinimum", 0.0) + 0.5)
+    return None
+
+
+def nodes(body, path=()):
+    """Every path in a body."""
+    yield path
+    children = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
+    for key, child in children:
+        yield from nodes(child, (*path, key))
+
+
+def changed(body, path, act):
+    """A copy of a body, of which the part at a path was changed by ``act(holder, key)``."""
+    holder = root = [json.loads(json.dumps(body))]
+    key = 0
+    for name in path:
+        holder, key = holder[key], name
+    act(holder, key)
+    return root[0] if root else None
+
+
+def put(value):
+    def act(holder, key):
+        holder[key] = value
+
+    return act
+
+
+def misspell(holder, key):
+    if isinstance(holder, dict):
+        holder[f"{key}e"] = holder.pop(key)
+
+
+def take_out(holder, key):
+    del holder[key]
+
+
+SPOILS = {
+    **{repr(v): put(v) for v in (None, 5, -2.5, True, CANARY, "", "2e3", "1,5", 1e300, [], [CANARY], {}, {CANARY: 1})},
+    "misspelt": misspell,
+    "taken out": take_out,
+}
+
+
+def faults_of_reply(error, body):
+    """What is wrong with an error: words of a validator, values of the request, paths that nobody wrote."""
+    messages = [str(error), *(str(fault["message"]) for fault in error.errors)]
+    wrong = [message for message in messages if NOT_SAID.search(message)]
+    wrong += [str(fault["message"]) for fault in error.errors if CANARY in str(fault["message"])]
+    wrong += [str(error)] if str(error) != sentence(error.errors[0]) else []
+    written = {".".join(map(str, path)) for path in nodes(body)}
+    for fault in error.errors:
+        path = fault["field"]
+        holder = path.rpartition(".")[0]
+        if path not in written and holder not in written and path != "body":
+            wrong.append(path)
+    return wrong
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_spoilt_request_is_told_its_first_fault_in_words_at_a_path_that_was_written(name):
+    model = REQUESTS[name]
+    schema = model.model_json_schema()
+    whole, refused, wrong = a_body(schema, schema), 0, {}
+    for path in nodes(whole):
+        for spoil, act in SPOILS.items():
+            if path or spoil not in ("taken out", "misspelt"):
+                body = changed(whole, path, act)
+                try:
+                    faults.parse(model, json.dumps(body))
+                except Invalid as error:
+                    refused += 1
+                    if found := faults_of_reply(error, body):
+                        wrong[f"{'.'.join(map(str, path))} {spoil}"] = found
+    assert wrong == {}
+    assert refused > 5
+
+
+def test_what_a_validator_says_by_itself_does_not_pass():
+    """The control: its words, its paths, a value, and a summary in place of the first fault."""
+    body = {"release": {"epsilon": 2.5, "mechanism": CANARY}}
+
+    def found(field, message, detail=None):
+        fault = {"field": field, "message": message}
+        return faults_of_reply(Invalid(detail or sentence(fault), [fault]), body)
+
+    assert found("release.epsilon", "is a number: write it in quotes") == []
+    assert found("release.delta", "is missing") == []
+    assert found("release.auto.epsilon", "is a number") == ["release.auto.epsilon"]
+    assert found("release.epsilon", "Input should be a valid string")
+    assert found("release.epsilon", r"must match ^[0-9]{1,6}$")
+    assert found("release.mechanism", f"is {CANARY}")
+    assert found("release.epsilon", "is a number", "the request cannot be read")
+    with pytest.raises(ValidationError) as refused:
+        wire.StudyCreate.model_validate(body)
+    (error, *_) = [e for e in refused.value.errors() if "release" in e["loc"]]
+    assert found(".".join(map(str, error["loc"])), error["msg"])
+
+
+def test_every_pattern_of_the_wire_is_told_in_words():
+    def patterns(schema):
+        if isinstance(schema, dict):
+            yield from [schema["pattern"]] if isinstance(schema.get("pattern"), str) else []
+            schema = list(schema.values())
+        if isinstance(schema, list):
+            for part in schema:
+                yield from patterns(part)
+
+    models = [
+        model
+        for model in vars(wire).values()
+        if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel
+    ]
+    written = {pattern for model in models for pattern in patterns(model.model_json_schema())}
+    assert len(written) > 20
+    assert [pattern for pattern in sorted(written) if NOT_SAID.search(faults._spelled(pattern))] == []
+    assert NOT_SAID.search(faults._spelled("^x$"))
+
+
+STUDY = {
+    "name": "n",
+    "dataset_id": "ds_0123456789abcdef",
+    "features": [{"column": "a", "lower": 0, "upper": 1}],
+    "measurement": {"column": "b", "direction": "maximize"},
+    "release": {"epsilon": "1"},
+    "answers": {"mechanism": "none"},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "detail"),
+    [
+        ({"release": {"epsilon": 2.5}}, "release.epsilon is a number: write a decimal number without sign"),
+        ({"release": {"epsilon": "1,5"}}, "release.epsilon must be a decimal number without sign or exponent, in q"),
+        ({"answers": {"mechanisme": "none"}}, 'answers.mechanisme is no field here: did you mean "mechanism"?'),
+        ({"answers": {"mechanism": "laplce"}}, 'answers.mechanism must be one of "none", "laplace", "one_bit", "pie'),
+        ({"release": {"mechanism": "gausian"}}, 'release.mechanism must be one of "auto", "planar_laplace", "gaussi'),
+        ({"release": None}, "release is null: write an object in braces"),
+        ({"measurement": {"column": "b"}}, "measurement.direction is missing"),
+        ({"measurement": {"source": "inbox", "direction": 3}}, 'measurement.direction must be one of "maximize" or "'),
+        ({"features": [{"column": "a", "lower": 2, "upper": 1}]}, "features.0: lower must be smaller than upper"),
+        ({"features": []}, "features must have at least 1 items"),
+        ({"name": ""}, "name must not be empty"),
+        ({"name": "a" * 201}, "name must have at most 200 characters"),
+    ],
+)
+def test_the_first_fault_is_the_detail(part, detail):
+    with pytest.raises(Invalid) as refused:
+        faults.parse(wire.StudyCreate, json.dumps(STUDY | part))
+    assert str(refused.value).startswith(detail)
+    faults.parse(wire.StudyCreate, json.dumps(STUDY))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(wire.ReleaseSpec, "mechanism"), (wire.MeasurementSpec, "source"), (wire.Answers, "mechanism")]
+)
+def test_a_kind_that_does_not_exist_is_said_with_the_field_that_names_it(kind, name):
+    """Found by hand: a mechanism with a typing mistake was "_kind() must be one of"."""
+    with pytest.raises(Invalid, match=f'^{name} must be one of "'):
+        faults.parse(kind, json.dumps({name: "other"}))
+
+
+def test_what_is_no_json_is_told_where_it_ends_to_be():
+    with pytest.raises(Invalid, match=r"^body is not JSON: expected value at line 1 column 10\n"):
+        faults.parse(wire.StudyCreate, '{"name": x}')
+
+
+def test_of_a_large_body_the_fault_says_what_is_right_alone():
+    body = json.dumps(STUDY | {"release": {"epsilon": 2.5}}) + " " * faults.SMALL_BYTES
+    with pytest.raises(Invalid, match=r"^release\.epsilon must be a decimal number without sign"):
+        faults.parse(wire.StudyCreate, body)
+
+
+def test_a_parameter_of_a_path_has_no_body():
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(int).validate_python("x")
+    assert str(faults.invalid([{**refused.value.errors()[0], "loc": ("page_size",)}])) == (
+        "page_size must be a whole number"
+    )
