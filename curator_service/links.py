@@ -46,13 +46,13 @@ Routes = list[tuple[str, re.Pattern[str]]]
 
 def routes_of_grants(routes: Iterable[Any]) -> Routes:
     """Method and path of every documented route that a grant's token opens, from the routes themselves."""
-    chosen: Routes = []
+    opened: Routes = []
     for route in routes:
         if isinstance(route, APIRoute):
-            roles = [getattr(each.dependency, "roles", ()) for each in route.dependencies]
+            roles = [getattr(depends.dependency, "roles", ()) for depends in route.dependencies]
             if any("modeler" in of_route for of_route in roles):
-                chosen += [(method, route.path_regex) for method in route.methods or ()]
-    return chosen
+                opened += [(method, route.path_regex) for method in route.methods or ()]
+    return opened
 
 
 class Links:

@@ -97,10 +97,10 @@ class Vault:
         """Store the filled Z and its row order, and return the digest of Z, with the parts of a large one."""
         self._keep(f"{release_id}.order", order)
         filled = self.scratch / f"{release_id}.npy"
-        parts = release_files.parts_of(filled, self._part_bytes)
-        digest = digest_of_parts(parts) if parts else npy_files.digest(filled)
+        release_parts = release_files.parts_of(filled, self._part_bytes)
+        digest = digest_of_parts(release_parts) if release_parts else npy_files.digest(filled)
         self._settle(filled, release_id)
-        return digest, parts
+        return digest, release_parts
 
     def candidates(self, release_id: str) -> Path:
         """The npy file of a release."""

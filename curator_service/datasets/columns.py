@@ -50,8 +50,8 @@ def choose(names: Sequence[str], columns: Choices | None, person: str | None, li
     """Which columns of a file are read, and how: all as numbers by default. Raises DatasetInvalid."""
     if person is not None and person not in names:
         raise refuse(f"person: {_unknown(person, names)}")
-    wanted: Choices = [name for name in names if name != person] if columns is None else columns
-    choices = [ColumnChoice(column=each) if isinstance(each, str) else each for each in wanted]
+    requested: Choices = [name for name in names if name != person] if columns is None else columns
+    choices = [ColumnChoice(column=choice) if isinstance(choice, str) else choice for choice in requested]
     read = [choice.column for choice in choices]
     if not read or len(set(read)) != len(read):
         raise refuse("columns must name at least one column, and none twice")

@@ -96,7 +96,7 @@ class CsvSource:
 
     def blocks(
         self,
-        wanted: Sequence[str],
+        requested: Sequence[str],
         findings: Findings,
         as_text: Sequence[str] = (),
         decimal: DecimalSign | None = None,
@@ -105,7 +105,7 @@ class CsvSource:
 
         ``decimal``: columns may come as Numbers, written with this sign. Blank lines at the end are no rows.
         """
-        sign = decimal if set(wanted) == set(self.names) and not as_text else None
+        sign = decimal if set(requested) == set(self.names) and not as_text else None
         row, blank = 0, _Rows([], [])
         for part in self._bodies():
             if isinstance(part, Part):
@@ -113,7 +113,7 @@ class CsvSource:
                     lines = range(part.line, part.line + _length(columns[0]))
                     self._check_rows(row, lines)
                     rows_of = range(row + 1, row + len(lines) + 1)
-                    yield RawBlock(rows_of, lines, [columns[self.names.index(name)] for name in wanted])
+                    yield RawBlock(rows_of, lines, [columns[self.names.index(name)] for name in requested])
                     row += len(lines)
                     continue
                 cells = list(self.table.read(part.text, part.line))
@@ -126,13 +126,13 @@ class CsvSource:
             if end or len(blank.cells) > _BLANK_MAX:
                 rows, blank = blank + rows.cut(0, end), rows.cut(end)
                 self._check_rows(row, rows.lines)
-                if (block := self._block(rows, row, wanted, findings)) is not None:
+                if (block := self._block(rows, row, requested, findings)) is not None:
                     yield block
                 row += len(rows.cells)
             else:
                 blank += rows
         if len(blank.cells) > _BLANK_MAX:
-            self._block(blank, row, wanted, findings)
+            self._block(blank, row, requested, findings)
         if row == 0:
             raise refuse("the file has a header but no rows")
 
@@ -141,7 +141,7 @@ class CsvSource:
             first = self.limits.rows - before
             raise refuse(f"more than {self.limits.rows} rows", row=self.limits.rows + 1, line=lines[first])
 
-    def _block(self, rows: _Rows, before: int, wanted: Sequence[str], findings: Findings) -> RawBlock | None:
+    def _block(self, rows: _Rows, before: int, requested: Sequence[str], findings: Findings) -> RawBlock | None:
         """The rows as columns; None if none has as many cells as the header."""
         width, cells, lines = len(self.names), rows.cells, rows.lines
         numbers: Sequence[int] = range(before + 1, before + len(cells) + 1)
@@ -158,17 +158,17 @@ class CsvSource:
         if not cells:
             return None
         columns = list(zip(*cells, strict=True))
-        return RawBlock(numbers, lines, [list(columns[self.names.index(name)]) for name in wanted])
+        return RawBlock(numbers, lines, [list(columns[self.names.index(name)]) for name in requested])
 
     @property
     def _cut_by(self) -> str:
         """What separates the cells, where it is no comma: somebody may not have meant it to."""
         return {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs"}[self.separator]
 
-    def decimal(self, wanted: Sequence[str]) -> DecimalSign:
+    def decimal(self, requested: Sequence[str]) -> DecimalSign:
         """The decimal sign of these columns: a comma where the separator is none and a number surely has one."""
         if self.separator != ",":
-            for block in self.blocks(wanted, Findings()):
+            for block in self.blocks(requested, Findings()):
                 texts = (column for column in block.columns if isinstance(column, list))
                 if any("," in cell and has_decimal_comma(cell) for column in texts for cell in column):
                     return ","
@@ -176,38 +176,38 @@ class CsvSource:
 
     # --- parts --------------------------------------------------------------------------------------------
 
-    def _at_once(self, text: str, sign: DecimalSign | None) -> list[RawColumn] | None:
+    def _at_once(self, content: str, sign: DecimalSign | None) -> list[RawColumn] | None:
         """The columns of a part whose rows all have one line and the right number of cells; None for any other.
 
         With a ``sign`` of decimals they are numbers, where numpy surely reads the part as the rules for a cell do.
         """
-        text = text.replace("\r\n", "\n")
-        if "\r" in text or not text.strip():
+        content = content.replace("\r\n", "\n")
+        if "\r" in content or not content.strip():
             return None
-        if sign is not None and (values := self._numbers(text, sign)) is not None:
+        if sign is not None and (values := self._numbers(content, sign)) is not None:
             return [Numbers(column, np.zeros(len(values), dtype=bool)) for column in values.T]
-        text = text.removesuffix("\n")
-        width, lines = len(self.names), text.split("\n")
+        content = content.removesuffix("\n")
+        width, lines = len(self.names), content.split("\n")
         if set(map(str.count, lines, repeat(self.separator))) != {width - 1} or not lines[-1].strip(self.separator):
             return None
-        cells = text.replace("\n", self.separator).split(self.separator)
+        cells = content.replace("\n", self.separator).split(self.separator)
         return None if max(map(len, cells)) > CELL_MAX else [cells[j::width] for j in range(width)]
 
-    def _numbers(self, text: str, sign: DecimalSign) -> Matrix | None:
+    def _numbers(self, content: str, sign: DecimalSign) -> Matrix | None:
         if sign == ",":
-            if "." in text or self.separator == ",":
+            if "." in content or self.separator == ",":
                 return None
-            text = text.replace(",", ".")
-        if text.encode().translate(None, _OF_NUMBERS):  # numpy takes more kinds of blanks, and other words
+            content = content.replace(",", ".")
+        if content.encode().translate(None, _OF_NUMBERS):  # numpy takes more kinds of blanks, and other words
             return None
         try:
-            values = np.loadtxt(io.StringIO(text), delimiter=self.separator, comments=None, ndmin=2)
+            values = np.loadtxt(io.StringIO(content), delimiter=self.separator, comments=None, ndmin=2)
         except ValueError:
             return None
-        lines = text.count("\n") + (not text.endswith("\n"))
+        lines = content.count("\n") + (not content.endswith("\n"))
         if values.shape != (lines, len(self.names)) or not (np.abs(values) <= LARGEST_INTEGER / 2).all():
             return None
-        return None if not values.all() and _MAY_BE_TINY.search(text) else values
+        return None if not values.all() and _MAY_BE_TINY.search(content) else values
 
     def _bodies(self) -> Iterator[Part | _Rows]:
         """The file after its header: parts up to the first that has a quote, then rows."""

@@ -149,15 +149,15 @@ class Datasets:
         assert read.columns is not None
         of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(dataset_id)
         persons, statistics = numbers_of(of_rows), Statistics()
-        kept = kept_rows(persons, upload.rows_per_person)
+        records = kept_rows(persons, upload.rows_per_person)
         # Reads the file that is replaced: it stays while it is mapped.
-        self._vault.keep_dataset(dataset_id, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
-        self._vault.keep_persons(dataset_id, of_rows[kept])
-        self._vault.keep_numbers(dataset_id, numbers[kept])
+        self._vault.keep_dataset(dataset_id, statistics.collect(np.asarray(stored[rows]) for rows in pieces(records)))
+        self._vault.keep_persons(dataset_id, of_rows[records])
+        self._vault.keep_numbers(dataset_id, numbers[records])
         rounded = {column.name: column.rounded for column in read.columns}
         columns = statistics.columns(list(rounded), rounded)
         read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
-        return read, _Persons(int(persons.max()) + 1, len(persons) - len(kept))
+        return read, _Persons(int(persons.max()) + 1, len(persons) - len(records))
 
     def _add(
         self,
@@ -211,13 +211,13 @@ class Datasets:
         with self._context.database.read() as db:
             return _stored_view(db, dataset_id)
 
-    def clips(self, dataset_id: str, wanted: wire.ClipsRequest) -> wire.ClipsView:
+    def clips(self, dataset_id: str, clips_request: wire.ClipsRequest) -> wire.ClipsView:
         """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
         view = self.view(dataset_id)
         names = {column.name: j for j, column in enumerate(view.columns)}
-        check_columns([column.column for column in wanted.columns], list(names))
-        positions = [names[each.column] for each in wanted.columns]
-        lower, upper = np.array([each.outer for each in wanted.columns]).T
+        check_columns([column.column for column in clips_request.columns], list(names))
+        positions = [names[column.column] for column in clips_request.columns]
+        lower, upper = np.array([column.outer for column in clips_request.columns]).T
         below, above = np.zeros(len(positions), dtype=np.int64), np.zeros(len(positions), dtype=np.int64)
         values = self._vault.dataset(dataset_id)
         for start in range(0, view.rows, _CLIP_ROWS):
@@ -227,20 +227,20 @@ class Datasets:
             npy_files.forget_pages(values)
         columns = [
             wire.ColumnClips(
-                column=each.column,
+                column=column.column,
                 below=int(below[i]),
                 above=int(above[i]),
-                is_smallest=each.outer[0] == view.columns[positions[i]].minimum,
-                is_largest=each.outer[1] == view.columns[positions[i]].maximum,
+                is_smallest=column.outer[0] == view.columns[positions[i]].minimum,
+                is_largest=column.outer[1] == view.columns[positions[i]].maximum,
             )
-            for i, each in enumerate(wanted.columns)
+            for i, column in enumerate(clips_request.columns)
         ]
         return wire.ClipsView(rows=view.rows, columns=columns, caution=CHOOSING)
 
-    def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.DatasetView]]:
+    def page(self, after: int, limit: int, list_filter: ListFilter = EVERYTHING) -> list[tuple[int, wire.DatasetView]]:
         """Datasets with their sequence numbers."""
         with self._context.database.read() as db:
-            rows = store.page(db, store.datasets, after=after, limit=limit, chosen=chosen)
+            rows = store.page(db, store.datasets, after=after, limit=limit, list_filter=list_filter)
             return [(row.seq, dataset_view(row)) for row in rows]
 
     def archive(self, request: RequestContext, dataset_id: str, *, archived: bool) -> StoredReply:
@@ -332,8 +332,8 @@ def check_unused(db: Connection, dataset_id: str) -> None:
     staying = [row for row in rows if row.state != "draft" or store.has_history(db, row.id)]
     drafts = [row for row in rows if row not in staying]
     reasons = [
-        f"{what} use it: {', '.join(named(row) for row in users)}. {advice}"
-        for what, users, advice in (
+        f"{subject} use it: {', '.join(named(row) for row in users)}. {advice}"
+        for subject, users, advice in (
             ("studies that were released or charged", staying, "Archive the dataset instead"),
             ("tunings", jobs.tunings_on(db, dataset_id), "Archive the dataset instead"),
             ("drafts", drafts, "Delete them first"),

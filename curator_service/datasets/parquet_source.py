@@ -107,7 +107,7 @@ class ParquetSource:
         with _arrow_faults():
             return self.schema.field(self._own[name]).type
 
-    def decimal(self, wanted: Sequence[str]) -> None:
+    def decimal(self, requested: Sequence[str]) -> None:
         """Numbers in Parquet have no decimal sign."""
 
     def is_text(self, name: str) -> bool:
@@ -123,19 +123,24 @@ class ParquetSource:
         return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
     def blocks(
-        self, wanted: Sequence[str], findings: Findings, as_text: Sequence[str] = (), decimal: DecimalSign | None = None
+        self,
+        requested: Sequence[str],
+        findings: Findings,
+        as_text: Sequence[str] = (),
+        decimal: DecimalSign | None = None,
     ) -> Iterator[RawBlock]:
         """Blocks of these columns; those ``as_text`` come as texts even where they are numbers."""
         row = characters = 0
         with _arrow_faults():
             # Others are not read: a list in one row may be longer than the memory.
-            read = [name for name in wanted if self.kind(name) is None or self.is_text(name)]
+            read = [name for name in requested if self.kind(name) is None or self.is_text(name)]
             size = max(
-                1, min(_BLOCK_ROWS, _BLOCK_CELLS // max(1, len(wanted)), _BLOCK_CHARACTERS // max(1, self._row_bytes))
+                1,
+                min(_BLOCK_ROWS, _BLOCK_CELLS // max(1, len(requested)), _BLOCK_CHARACTERS // max(1, self._row_bytes)),
             )
             batches = self.opened.iter_batches(size, columns=[self._own[name] for name in read], use_threads=False)
-        while (block := self._next(batches, row, wanted, read, as_text)) is not None:
-            sizes = _sizes(block, wanted)
+        while (block := self._next(batches, row, requested, read, as_text)) is not None:
+            sizes = _sizes(block, requested)
             characters += int(sizes.sum())
             if characters > self.limits.unpacked:
                 raise too_large(self.limits.unpacked)
@@ -148,14 +153,14 @@ class ParquetSource:
             raise refuse("the file has columns but no rows")
 
     def _next(
-        self, batches: Iterator[Any], row: int, wanted: Sequence[str], read: Sequence[str], as_text: Sequence[str]
+        self, batches: Iterator[Any], row: int, requested: Sequence[str], read: Sequence[str], as_text: Sequence[str]
     ) -> RawBlock | None:
         """The block after ``row``."""
         with _arrow_faults():
             if (batch := next(batches, None)) is None:
                 return None
             columns: list[RawColumn] = []
-            for name in wanted:
+            for name in requested:
                 if name not in read:
                     columns.append([""] * batch.num_rows)  # its type is a fault of its own
                     continue
@@ -180,16 +185,16 @@ def _sizes(block: RawBlock, names: Sequence[str]) -> NDArray[np.int64]:
 
 def _cut(block: RawBlock, sizes: NDArray[np.int64]) -> Iterator[RawBlock]:
     """A block in parts that are not much too large: equal texts of a batch are one text, and not so after it."""
-    part = np.cumsum(sizes) // _BLOCK_CHARACTERS
-    cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(block.rows)]
+    numbers = np.cumsum(sizes) // _BLOCK_CHARACTERS
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(block.rows)]
     for start, end in pairwise(cuts):
         if start < end:
             piece = slice(start, end)
             columns: list[RawColumn] = [
-                Numbers(each.values[piece], each.missing[piece], each.rounded if start == 0 else 0)
-                if isinstance(each, Numbers)
-                else each[piece]
-                for each in block.columns
+                Numbers(column.values[piece], column.missing[piece], column.rounded if start == 0 else 0)
+                if isinstance(column, Numbers)
+                else column[piece]
+                for column in block.columns
             ]
             yield RawBlock(block.rows[piece], None, columns)
 

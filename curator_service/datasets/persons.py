@@ -28,8 +28,8 @@ class PersonColumn:
     def add(self, cells: Iterable[str]) -> None:
         """Collect the digests of the next rows."""
         for cell in cells:
-            text = unicodedata.normalize("NFC", cell.strip()).encode()
-            self._digests += hmac.digest(self._key, text, "sha256")[:DIGEST_BYTES]
+            canonical = unicodedata.normalize("NFC", cell.strip()).encode()
+            self._digests += hmac.digest(self._key, canonical, "sha256")[:DIGEST_BYTES]
 
     def taken(self) -> bytes:
         """The digests since the last call, in the order of the file."""

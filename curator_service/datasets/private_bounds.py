@@ -50,8 +50,8 @@ class BoundsSearch:
             if (stored := self._context.idempotency.stored(db, request)) is not None:
                 return stored
             self._context.audit_trail.check_sound()
-            if (begun := table.find_bounds(db, bounds_id)) is not None:  # after a crash before the result
-                stored_replies.check_same_request(json.loads(begun.spec)["request_sha256"], digest)
+            if (charged := table.find_bounds(db, bounds_id)) is not None:  # after a crash before the result
+                stored_replies.check_same_request(json.loads(charged.spec)["request_sha256"], digest)
             elif (refusal := self._charge(db, request, bounds_id, dataset_id, bounds_request, digest)) is not None:
                 refusals.append(refusal)
             return None
@@ -60,7 +60,7 @@ class BoundsSearch:
             return stored
         if refusals:
             raise refusals[0]
-        drawn, records = self._drawn(bounds_id)
+        quantiles, records = self._drawn(bounds_id)
 
         def effect(db: Connection) -> Effect:
             if len(kept_records(db, self._vault, dataset_id)) != records:
@@ -68,7 +68,7 @@ class BoundsSearch:
                     "a record was withheld while the bounds were drawn, so nothing was released: send the same request "
                     "again, under the same key, which charges nothing more"
                 )
-            table.settle_bounds(db, bounds_id, drawn)
+            table.settle_bounds(db, bounds_id, quantiles)
             view = view_of(table.find_bounds(db, bounds_id))
             return Effect(view, "bounds.released", {"bounds_id": bounds_id, "dataset_id": dataset_id}, 200)
 

@@ -66,11 +66,11 @@ class Table:
         """Number of rows so far that were left out, for a missing value."""
         return self.rows - self.kept
 
-    def keep(self, rows: Sequence[int], kept: NDArray[np.bool_]) -> None:
+    def keep(self, rows: Sequence[int], is_kept: NDArray[np.bool_]) -> None:
         """Count the rows of a block, by their numbers, and those of them that are kept (m,)."""
         self.rows += len(rows)
-        self.kept += int(kept.sum())
-        self._numbers.frombytes(np.asarray(rows, dtype=np.int64)[kept].tobytes())
+        self.kept += int(is_kept.sum())
+        self._numbers.frombytes(np.asarray(rows, dtype=np.int64)[is_kept].tobytes())
 
 
 @contextmanager
@@ -93,14 +93,14 @@ def read_table(
     """
     with open_source(file, limits, parquet=parquet) as source:
         person = None if persons is None else persons.name
-        chosen = choose(source.names, columns, person, limits)
+        selection = choose(source.names, columns, person, limits)
         if person is not None and not source.names_persons(person):
             raise refuse(f"the person column's type is {source.kind(person)}: it must be text or whole numbers")
-        numbers = [choice.column for choice in chosen.choices if choice.kind == "number"]
+        numbers = [choice.column for choice in selection.choices if choice.kind == "number"]
         sign = None if parquet else decimal or source.decimal(numbers)
-        reading = FileReading(separator=source.separator, decimal=sign, columns=chosen.choices)
-        table = Table(chosen.stored, chosen.dropped, reading, source)
-        table.blocks = _blocks(source, chosen.choices, table, persons)
+        reading = FileReading(separator=source.separator, decimal=sign, columns=selection.choices)
+        table = Table(selection.stored, selection.dropped, reading, source)
+        table.blocks = _blocks(source, selection.choices, table, persons)
         yield table
 
 
@@ -125,19 +125,19 @@ def _blocks(
     choices = [choice for choice in choices if choice.column not in unfit]
     if not choices:
         findings.raise_any()
-    wanted = [choice.column for choice in choices]
+    requested = [choice.column for choice in choices]
     texts = [choice.column for choice in choices if choice.kind != "number"]
     if persons is not None:
-        wanted, texts = [*wanted, persons.name], [*texts, persons.name]
+        requested, texts = [*requested, persons.name], [*texts, persons.name]
     decimal = table.reading.decimal or "."
-    for block in source.blocks(wanted, findings, texts, decimal):
-        values, kept = _encoded(block, choices, decimal, findings, table.rounded)
+    for block in source.blocks(requested, findings, texts, decimal):
+        values, is_kept = _encoded(block, choices, decimal, findings, table.rounded)
         if persons is not None:
-            _add_persons(persons, block, kept, findings)
+            _add_persons(persons, block, is_kept, findings)
         if not findings.total:  # after a fault, read on to list the other ones
-            table.keep(block.rows, kept)
-            if kept.any():
-                yield values if kept.all() else values[kept]
+            table.keep(block.rows, is_kept)
+            if is_kept.any():
+                yield values if is_kept.all() else values[is_kept]
     findings.raise_any()
     if not table.kept:
         raise refuse("every row has a missing value, so no row is left")
@@ -147,24 +147,24 @@ def _encoded(
     block: RawBlock, choices: list[ColumnChoice], decimal: DecimalSign, findings: Findings, rounded: dict[str, int]
 ) -> tuple[Matrix, NDArray[np.bool_]]:
     """The numbers of a block, and which of its rows are kept."""
-    parts: list[Matrix] = []
-    kept = np.ones(len(block.rows), dtype=bool)
+    columns: list[Matrix] = []
+    is_kept = np.ones(len(block.rows), dtype=bool)
     for choice, column in zip(choices, block.columns, strict=False):  # the persons come last
         encoded = encode(choice, column, decimal)
         for index, fault in encoded.faults:
             findings.add(fault, **block.at(index), column=choice.column)
         if encoded.rounded:
             rounded[choice.column] = rounded.get(choice.column, 0) + encoded.rounded
-        kept &= ~encoded.leave_out
-        parts.append(encoded.values)
-    return np.concatenate(parts, axis=1), kept
+        is_kept &= ~encoded.leave_out
+        columns.append(encoded.values)
+    return np.concatenate(columns, axis=1), is_kept
 
 
-def _add_persons(persons: PersonColumn, block: RawBlock, kept: NDArray[np.bool_], findings: Findings) -> None:
+def _add_persons(persons: PersonColumn, block: RawBlock, is_kept: NDArray[np.bool_], findings: Findings) -> None:
     cells = block.columns[-1]
     assert isinstance(cells, list)
-    of_kept = [cells[index] for index in np.flatnonzero(kept).tolist()]
-    for index, cell in zip(np.flatnonzero(kept).tolist(), of_kept, strict=True):
+    of_kept = [cells[index] for index in np.flatnonzero(is_kept).tolist()]
+    for index, cell in zip(np.flatnonzero(is_kept).tolist(), of_kept, strict=True):
         if not cell.strip():
             findings.add(_NO_PERSON, **block.at(index), column=persons.name)
     if not findings.total:

@@ -22,7 +22,7 @@ _LINE_END_OR_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 """What no category has: a list of categories has one on a line."""
 _NUMBERS_MAX = 12
 """Of so many different numbers or fewer a column may hold codes of categories."""
-_TO_DAYS = {each: rules.days_of(each, date(1970, 1, 1)) for each in get_args(DateFormat)}
+_TO_DAYS = {date_format: rules.days_of(date_format, date(1970, 1, 1)) for date_format in get_args(DateFormat)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,7 +81,9 @@ class _Column:
                 self.wrong_row = self.wrong_row or block.rows[index]
             if self.date_formats:
                 text = cell.strip()
-                self.date_formats = [each for each in self.date_formats if _TO_DAYS[each](text) is not None]
+                self.date_formats = [
+                    date_format for date_format in self.date_formats if _TO_DAYS[date_format](text) is not None
+                ]
 
     def view(self, name: str, rows: int, *, unnamed: bool, usable: bool) -> SurveyedColumn:
         """What was seen, of a column of ``rows`` cells."""

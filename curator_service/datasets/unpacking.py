@@ -31,11 +31,11 @@ def unpacked(file: BinaryIO, limit: int, folder: Path) -> Iterator[BinaryIO]:
         size = 0
         try:
             with gzip.GzipFile(fileobj=file, mode="rb") as packed:
-                while part := packed.read(_CHUNK):
-                    size += len(part)
+                while chunk := packed.read(_CHUNK):
+                    size += len(chunk)
                     if size > limit:
                         raise too_large(limit)
-                    content.write(part)
+                    content.write(chunk)
         except (gzip.BadGzipFile, EOFError, zlib.error):
             raise refuse("the file is not a whole gzip file") from None
         content.seek(0)

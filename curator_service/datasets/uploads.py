@@ -124,9 +124,9 @@ class Uploads:
 
     def all(self, caller: Principal) -> list[wire.PendingUpload]:
         """The caller's pending files, oldest first."""
-        own = [note.view for note in self._notes().values() if note.owner == caller.id]
+        views = [note.view for note in self._notes().values() if note.owner == caller.id]
         with self._context.database.read() as db:
-            return [_with_datasets(db, view) for view in sorted(own, key=lambda view: view.expires_at)]
+            return [_with_datasets(db, view) for view in sorted(views, key=lambda view: view.expires_at)]
 
     def discard(self, request: RequestContext, upload_id: str) -> StoredReply:
         """Delete a pending file. Raises NotFound."""
@@ -164,9 +164,9 @@ class Uploads:
     def _notes(self) -> dict[str, _Note]:
         """All notes; one that does not parse, after a full disk or by a version before, is deleted with its file."""
         notes = {}
-        for upload_id, text in self._files.notes().items():
+        for upload_id, note_json in self._files.notes().items():
             try:
-                note = json.loads(text)
+                note = json.loads(note_json)
                 view = wire.PendingUpload.model_validate_json(json.dumps(note["view"]))
                 notes[upload_id] = _Note(str(note["owner"]), view)
             except (ValueError, KeyError, TypeError):

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from blindopt.values import value
 from blindopt.wire import (
@@ -28,7 +28,9 @@ from blindopt.wire import (
     SoundRelease,
     StudyCreate,
 )
-from curator_service.privacy.calibration import Concrete, failure
+
+if TYPE_CHECKING:
+    from curator_service.privacy.calibration import Concrete
 
 UNITS = 10**12
 RowsOfPerson = Callable[[int], Sequence[int]]
@@ -250,8 +252,10 @@ _DIGITS = Context(prec=6, rounding=ROUND_CEILING)
 _EXPONENT_MAX = 10_000
 
 
-def release_delta(release: Concrete) -> Decimal:
+def release_delta(release: "Concrete") -> Decimal:
     """The failure probability of a release, in every record's account; 0 where it promises nothing or pure epsilon."""
+    from curator_service.privacy.calibration import failure  # late: it loads numpy, which no command of the shell needs
+
     delta = failure(release)
     return Decimal(repr(delta)) if delta else Decimal(0)
 
@@ -272,7 +276,7 @@ def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:
     return min(Decimal(1), _DIGITS.multiply(EXACT.multiply(k, delta), exponent.exp(_EXP).next_plus(_EXP)))
 
 
-def release_is_unbounded(release: Concrete, *, public: bool) -> str | None:
+def release_is_unbounded(release: "Concrete", *, public: bool) -> str | None:
     """Why no finite epsilon bounds what a release costs, or None. ``public``: every registration of the file is."""
     if isinstance(release, PoGpUcbRelease):
         return "its release by po_gp_ucb is refuted and has no finite epsilon"

@@ -76,11 +76,11 @@ class Queries:
         with self._context.database.read() as db:
             return view_of(db, self._context, self._studies, self._limits, principal.id, study_id)
 
-    def candidates(self, study_id: str, part: int | None) -> tuple[Path, Section]:
+    def candidates(self, study_id: str, number: int | None) -> tuple[Path, Section]:
         """The file of Z, and where in it a part is, or Z itself. Raises as ``Released.section``."""
         with self._context.database.read() as db:
             released = self._studies.of(db, study_id)
-        return self._vault.candidates(released.id), released.section(part)
+        return self._vault.candidates(released.id), released.section(number)
 
     def period_s(self, study_id: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""

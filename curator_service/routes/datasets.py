@@ -96,43 +96,45 @@ async def register_dataset(
     All registrations of one file must have the same person and rows_per_person: 409 otherwise, unless the other one is
     archived and was never used. Returns the new dataset.
     """
-    chosen = _columns(columns)
+    choices = _columns(columns)
     if (person is None) != (rows_per_person is None):
         missing = "rows_per_person" if rows_per_person is None else "person"
         raise Invalid.at(missing, "is missing: send both person and rows_per_person, or neither")
     if sum(source is not None for source in (file, import_name, upload)) != 1:
         raise Invalid.at("file", f"must be there, or another of {', '.join(_SOURCES)}, and one alone")
-    wanted = Upload(name, public, chosen, "", person, rows_per_person, decimal)
+    request = Upload(name, public, choices, "", person, rows_per_person, decimal)
     if upload is not None:
-        return RecordedReply(await _pending(curator, caller, wanted, upload))
+        return RecordedReply(await _pending(curator, caller, request, upload))
     if file is not None:
         return RecordedReply(
-            await _registered(curator, caller, replace(wanted, filename=file.filename or ""), file.file)
+            await _registered(curator, caller, replace(request, filename=file.filename or ""), file.file)
         )
     assert import_name is not None
     path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
-        return RecordedReply(await _registered(curator, caller, replace(wanted, filename=path.name), opened))
+        return RecordedReply(await _registered(curator, caller, replace(request, filename=path.name), opened))
 
 
-async def _registered(curator: Curator, caller: RequestContext, wanted: Upload, file: BinaryIO) -> StoredReply:
-    return await curator.readings.run(wanted.filename, file, partial(curator.datasets.register, caller, wanted, file))
+async def _registered(curator: Curator, caller: RequestContext, request: Upload, file: BinaryIO) -> StoredReply:
+    return await curator.readings.run(request.filename, file, partial(curator.datasets.register, caller, request, file))
 
 
-async def _pending(curator: Curator, caller: RequestContext, wanted: Upload, upload_id: str) -> StoredReply:
-    earlier = await run_in_threadpool(curator.datasets.earlier_pending, caller, wanted, upload_id)
+async def _pending(curator: Curator, caller: RequestContext, request: Upload, upload_id: str) -> StoredReply:
+    earlier = await run_in_threadpool(curator.datasets.earlier_pending, caller, request, upload_id)
     if earlier is not None:
         return earlier
     with curator.uploads.opened(caller.principal, upload_id) as (pending, file):
-        register = partial(curator.datasets.register_pending, caller, wanted, pending, file)
+        register = partial(curator.datasets.register_pending, caller, request, pending, file)
         return await curator.readings.run(pending.filename, file, register)
 
 
-def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
-    if text is None:
+def _columns(columns_json: str | None) -> list[str | wire.ColumnChoice] | None:
+    if columns_json is None:
         return None
     try:
-        columns: list[str | wire.ColumnChoice] = parse(list[wire.ChosenColumn], text, lambda path: f"columns.{path}")
+        columns: list[str | wire.ColumnChoice] = parse(
+            list[wire.ChosenColumn], columns_json, lambda path: f"columns.{path}"
+        )
     except Invalid as error:
         if error.errors[0]["field"] == "columns.body":
             raise Invalid.at("columns", 'must be a JSON list, such as ["age", "stay"]') from None
@@ -143,7 +145,7 @@ def _columns(text: str | None) -> list[str | wire.ColumnChoice] | None:
 @router.get("")
 def list_datasets(curator: CuratorDep, paging: PagingDep, archived: Archived = None) -> wire.DatasetPage:
     """List datasets in the order of their registration."""
-    datasets, token = paging.read(partial(curator.datasets.page, chosen=ListFilter(archived)))
+    datasets, token = paging.read(partial(curator.datasets.page, list_filter=ListFilter(archived)))
     return wire.DatasetPage(datasets=datasets, next_page_token=token)
 
 

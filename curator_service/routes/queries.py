@@ -75,13 +75,13 @@ Wanted = Annotated[tuple[str | None, str | None, str], Depends(_wanted)]
 
 
 @router.get("/candidates", **_AS_FILE)
-def get_candidates(study_id: StudyId, curator: CuratorDep, wanted: Wanted) -> Response:
+def get_candidates(study_id: StudyId, curator: CuratorDep, conditions: Wanted) -> Response:
     """Download the release as a float64 npy file, in a secret order of candidates.
 
     ETag is its SHA-256; one Range at a time. 409 for a large release, which is published in parts: the study has their
     list. Returns the whole file.
     """
-    return _file(*curator.queries.candidates(study_id, None), wanted)
+    return _file(*curator.queries.candidates(study_id, None), conditions)
 
 
 @router.get("/candidates/parts/{part}", **_AS_FILE)
@@ -89,14 +89,14 @@ def get_candidates_part(
     study_id: StudyId,
     part: Annotated[int, Path(ge=0, lt=wire.PARTS_MAX, description="Number of the part in the study's list, from 0.")],
     curator: CuratorDep,
-    wanted: Wanted,
+    conditions: Wanted,
 ) -> Response:
     """Download a part of a large release: its bytes of the npy file that all parts make up. Returns the whole part."""
-    return _file(*curator.queries.candidates(study_id, part), wanted)
+    return _file(*curator.queries.candidates(study_id, part), conditions)
 
 
-def _file(path: pathlib.Path, section: Section, wanted: Wanted) -> Response:
-    range_, if_range, if_none_match = wanted
+def _file(path: pathlib.Path, section: Section, conditions: Wanted) -> Response:
+    range_, if_range, if_none_match = conditions
     headers = {"ETag": f'"sha256-{section.sha256}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if _matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -118,14 +118,14 @@ def _content(path: pathlib.Path, first: int, size: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _matches(wanted: str, etag: str) -> bool:
-    tags = [tag.strip().removeprefix("W/") for tag in wanted.split(",")]
+def _matches(if_none_match: str, etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag in tags
 
 
-def _range(wanted: str, size: int) -> tuple[int, int]:
+def _range(range_header: str, size: int) -> tuple[int, int]:
     """The first byte and the one after the last. Raises RangeNotSatisfiable for anything but one range in the file."""
-    match = _RANGE.fullmatch(wanted)
+    match = _RANGE.fullmatch(range_header)
     if match is not None and match[3]:
         start, stop = max(0, size - int(match[3])), size
     else:

@@ -32,9 +32,9 @@ def change_study(
 
 
 @router.get("")
-def list_studies(curator: CuratorDep, paging: PagingDep, chosen: ListFilterDep) -> wire.StudyPage:
+def list_studies(curator: CuratorDep, paging: PagingDep, list_filter: ListFilterDep) -> wire.StudyPage:
     """List studies in the order of their creation."""
-    studies, token = paging.read(partial(curator.studies.page, chosen=chosen))
+    studies, token = paging.read(partial(curator.studies.page, list_filter=list_filter))
     return wire.StudyPage(studies=studies, tags=curator.studies.tags(), next_page_token=token)
 
 
@@ -65,7 +65,7 @@ def release_study(
     study_id: StudyId,
     caller: RequestContextDep,
     curator: CuratorDep,
-    wanted: wire.ReleaseAsked | None = None,
+    confirmation: wire.ReleaseAsked | None = None,
     prefer: Annotated[
         list[Annotated[str, Field(max_length=200)]] | None,
         WithJsonSchema({"type": "string", "maxLength": 200}),  # several lines are one, with commas between
@@ -80,8 +80,8 @@ def release_study(
     open study.
     """
     if "respond-async" not in preferences(prefer or []):
-        return RecordedReply(curator.releases.release(caller, study_id, wanted))
-    if (reply := curator.releases.start(caller, study_id, wanted)) is not None:
+        return RecordedReply(curator.releases.release(caller, study_id, confirmation))
+    if (reply := curator.releases.start(caller, study_id, confirmation)) is not None:
         return RecordedReply(reply)
     view = curator.studies.view(study_id).model_copy(update={"progress": curator.releases.progress(study_id)})
     headers = {"Location": f"/v1/studies/{study_id}", "Preference-Applied": "respond-async"}

@@ -168,10 +168,14 @@ def find(db: Connection, table: Table, identity: str) -> Row[Any]:
 
 
 def page(
-    db: Connection, table: Table, *, after: int, limit: int, chosen: ListFilter = EVERYTHING, **equal: Any
+    db: Connection, table: Table, *, after: int, limit: int, list_filter: ListFilter = EVERYTHING, **equal: Any
 ) -> list[Row[Any]]:
     """Rows in order of sequence number, without deleted datasets; those, if named, whose columns have these values."""
-    where = [table.c.seq > after, *chosen.of(db, table), *(table.c[name] == value for name, value in equal.items())]
+    where = [
+        table.c.seq > after,
+        *list_filter.of(db, table),
+        *(table.c[name] == value for name, value in equal.items()),
+    ]
     where += [_PRESENT] if table is datasets else []
     return list(db.execute(select(table).where(*where).order_by(table.c.seq).limit(limit)))
 

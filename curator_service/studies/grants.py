@@ -58,13 +58,13 @@ class Grants:
 
         def effect(db: Connection) -> Effect:
             rows = tokens.of_principal(db, grant_id, study_id=study_id)
-            chosen = [row.kid for row in rows if kid in (None, row.kid)]
-            if not chosen:
+            kids = [row.kid for row in rows if kid in (None, row.kid)]
+            if not kids:
                 raise NotFound("the grant has no such token")
-            for chosen_kid in chosen:
+            for chosen_kid in kids:
                 self._context.authentication.revoke(db, chosen_kid, actor=request.principal.actor)
             view = self._grant_view(db, tokens.of_principal(db, grant_id))
-            return Effect(view, "grant.revoked", {"study_id": study_id, "grant_id": grant_id, "kids": chosen}, 200)
+            return Effect(view, "grant.revoked", {"study_id": study_id, "grant_id": grant_id, "kids": kids}, 200)
 
         return self._context.idempotency.once(request, effect)
 

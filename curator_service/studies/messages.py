@@ -137,22 +137,22 @@ class Messages:
             self._studies.raise_caps(study_id, budget)
         return reply
 
-    def _approved(self, db: Connection, row: Any, chosen: wire.Budget | None) -> wire.Budget:
+    def _approved(self, db: Connection, row: Any, budget: wire.Budget | None) -> wire.Budget:
         """The caps of an approval: as chosen, between those of now and what was requested."""
         content = _CONTENT.validate_json(row.body)
         assert isinstance(content, wire.BudgetMessage)
         spec = store.spec_of(db, row.study_id)
         most = _sum(spec.budget, content.more, "budget")
-        if chosen is None:
+        if budget is None:
             return most
-        above = [cap for cap in study_caps.CAPS if is_raised(*_pair(most, chosen, cap))]
+        above = [cap for cap in study_caps.CAPS if is_raised(*_pair(most, budget, cap))]
         if above:
             faults: list[dict[str, object]] = [
                 {"field": f"budget.{cap}", "message": f"must be at most {getattr(most, cap)}, which was requested"}
                 for cap in above
             ]
             raise Invalid.of(faults)
-        return chosen
+        return budget
 
     def open_record(self, request: RequestContext, study_id: str, choice: wire.RecordChoice) -> wire.RecordView:
         """Show the owner the record behind a candidate. The log says who opened one of which study, and not which.

@@ -53,19 +53,19 @@ class Released:
     groups: NDArray[np.int64] | None
     """The candidate of each stored record, below 0 for none, where candidates are groups; ``order`` is empty then."""
 
-    def section(self, part: int | None) -> Section:
+    def section(self, number: int | None) -> Section:
         """Where a part is in the file of Z, or Z itself (None).
 
         Raises StateConflict for Z itself where it is published in parts, NotFound for a part that there is not.
         """
         parts = self.report.parts
-        if part is None and parts:
+        if number is None and parts:
             last = len(parts) - 1
-            what = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
-            raise StateConflict(f"{what}, as modelers since 0.3.0 do")
-        if part is not None and part >= len(parts):
+            where = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
+            raise StateConflict(f"{where}, as modelers since 0.3.0 do")
+        if number is not None and number >= len(parts):
             raise NotFound("there is no such part" if parts else "the candidates are published as one file")
-        return sections_of(self.n, self.sha256, parts)[part or 0]
+        return sections_of(self.n, self.sha256, parts)[number or 0]
 
     def check_current(self, db: Connection) -> None:
         """Raise Verifying in a transaction after a foreign write that may have changed what was read."""
@@ -194,8 +194,8 @@ class ReleasedStudies:
         spec = store.spec_of(db, study_id)
         if is_groups(spec):
             return alone
-        spent = ledger_lines.row_totals(db, study_id)
-        of_one = sorted(spent, key=lambda row: -spent[row])[: spec.protected_rows]
+        used = ledger_lines.row_totals(db, study_id)
+        of_one = sorted(used, key=lambda row: -used[row])[: spec.protected_rows]
         return lambda row: of_one if row in of_one else (row,)
 
     def forget(self, identities: Iterable[str]) -> None:

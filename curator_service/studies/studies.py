@@ -57,14 +57,14 @@ class Studies:
                 id=study_id,
                 dataset_id=fit.dataset_id,
                 state="draft",
-                spec=(text := fit.model_dump_json()),
+                spec=(spec_json := fit.model_dump_json()),
                 created_at=stamp(self._context.clock()),
             )
             details = {
                 "study_id": study_id,
                 "dataset_id": fit.dataset_id,
                 "mechanism": fit.release.mechanism,
-                "spec_sha256": sha256(text.encode()),
+                "spec_sha256": sha256(spec_json.encode()),
             }
             return Effect(self._with_account(db, study_id), "study.created", details)
 
@@ -87,14 +87,14 @@ class Studies:
                 if jobs.count_running(db, jobs.forecasts, study_id):
                     raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
                 dropped = jobs.drop_forecasts(db, study_id)
-            values = {"dataset_id": spec.dataset_id, "spec": (text := spec.model_dump_json())}
+            values = {"dataset_id": spec.dataset_id, "spec": (spec_json := spec.model_dump_json())}
             store.change(db, store.studies, study_id, **values)
             details = {
                 "study_id": study_id,
                 "dataset_id": spec.dataset_id,
                 "mechanism": spec.release.mechanism,
                 "replaces": change.replaces,
-                "spec_sha256": sha256(text.encode()),
+                "spec_sha256": sha256(spec_json.encode()),
                 "forecasts_dropped": dropped,
             }
             return Effect(self._with_account(db, study_id), "study.changed", details, 200)
@@ -123,10 +123,12 @@ class Studies:
         with self._context.database.read() as db:
             return owner_view(db, study_id)
 
-    def page(self, after: int, limit: int, chosen: ListFilter = EVERYTHING) -> list[tuple[int, wire.StudyOwnerView]]:
+    def page(
+        self, after: int, limit: int, list_filter: ListFilter = EVERYTHING
+    ) -> list[tuple[int, wire.StudyOwnerView]]:
         """Studies with their sequence numbers."""
         with self._context.database.read() as db:
-            rows = store.page(db, store.studies, after=after, limit=limit, chosen=chosen)
+            rows = store.page(db, store.studies, after=after, limit=limit, list_filter=list_filter)
             released = store.releases_of(db, [row.id for row in rows])
             withdrawn = reasons(db)
             datasets = store.datasets_of(db, {row.dataset_id for row in rows})

@@ -61,8 +61,8 @@ def raise_caps(
         raise StateConflict(f"this would lower the cap {' and '.join(lower)}: caps of a released study only rise")
     if not raised:
         raise StateConflict("no cap is higher than it is now")
-    at, text = stamp(context.clock()), spec.model_copy(update={"budget": budget}).model_dump_json()
-    store.change(db, store.studies, study_id, spec=text)
+    at, spec_json = stamp(context.clock()), spec.model_copy(update={"budget": budget}).model_dump_json()
+    store.change(db, store.studies, study_id, spec=spec_json)
     values = {"before": spec.budget.model_dump_json(), "after": budget.model_dump_json(), "reason": reason}
     store.insert(db, table.budget_changes, study_id=study_id, created_at=at, **values)
     for cap in raised:
@@ -70,7 +70,7 @@ def raise_caps(
     return {
         "study_id": study_id,
         "replaces": sha256(row.spec.encode()),
-        "spec_sha256": sha256(text.encode()),
+        "spec_sha256": sha256(spec_json.encode()),
         "before": spec.budget.model_dump(),
         "after": budget.model_dump(),
         "reason_sha256": sha256(reason.encode()),

@@ -90,8 +90,8 @@ class Workers:
                     f"{len(workers)} workers have too little memory for {n:,} candidates: {needed} would do"
                 )
         self._hold()
-        self._largest = max(part.norm for part in self._parts)
-        return [part.rows for part in self._parts], self._largest
+        self._largest = max(remote.norm for remote in self._parts)
+        return [remote.rows for remote in self._parts], self._largest
 
     def each(self, method: str, arguments: Mapping[int, Any]) -> list[Any]:
         """Call parts side by side, and those that fail again, each with the observations that it lacks."""
@@ -101,19 +101,19 @@ class Workers:
             serials = self._observations.serials[: self._observations.count].copy()
             missing = [(number, self._parts[number]) for number in arguments if number not in results]
             calls = [
-                self._begin(self._cluster.call, part.actor, method, *self._news(part), arguments[number])
-                for number, part in missing
+                self._begin(self._cluster.call, remote.actor, method, *self._news(remote), arguments[number])
+                for number, remote in missing
             ]
-            for (number, part), call in zip(missing, calls, strict=True):
+            for (number, remote), call in zip(missing, calls, strict=True):
                 try:
-                    reply = self._wait(part, call)
-                    if reply is None and len(part.serials):  # it was built again behind our back, or lost something
-                        part.serials = part.serials[:0]
+                    reply = self._wait(remote, call)
+                    if reply is None and len(remote.serials):  # it was built again behind our back, or lost something
+                        remote.serials = remote.serials[:0]
                         continue
-                    results[number] = _checked(CHECKS[method], part, reply)
-                    part.serials = serials
+                    results[number] = _checked(CHECKS[method], remote, reply)
+                    remote.serials = serials
                 except _Lost as error:
-                    self._lose(part, error)
+                    self._lose(remote, error)
             if len(results) == len(arguments):
                 return [results[number] for number in arguments]
         raise self._unavailable()
@@ -132,28 +132,28 @@ class Workers:
             raise EngineUnavailable("the scheduler has no worker")
         return workers
 
-    def _news(self, part: _Remote) -> tuple[News, float]:
-        return news_of(self._observations, self._observations.common(part.serials)), self._largest
+    def _news(self, remote: _Remote) -> tuple[News, float]:
+        return news_of(self._observations, self._observations.common(remote.serials)), self._largest
 
     def _hold(self) -> None:
         """Build the parts that no worker holds at living workers, each where as few as possible are and failed."""
         for _ in range(TRIES):
-            if not (lost := [part for part in self._parts if part.actor is None]):
+            if not (lost := [remote for remote in self._parts if remote.actor is None]):
                 return
-            for part in lost:
+            for remote in lost:
                 workers, held = self.living(), [other.worker for other in self._parts]
-                part.worker = min(workers, key=lambda name: (self._failures.get(name, 0), held.count(name), name))
-                rows = part.rows
+                remote.worker = min(workers, key=lambda name: (self._failures.get(name, 0), held.count(name), name))
+                rows = remote.rows
                 sections = tuple(s for s in self._sections if s.rows.start < rows.stop and rows.start < s.rows.stop)
                 spec = PartSpec(self._path, self._shape, sections, rows, self._model)
-                part.future = self._begin(self._cluster.build, part.worker, spec)
-            for part in lost:
+                remote.future = self._begin(self._cluster.build, remote.worker, spec)
+            for remote in lost:
                 try:
-                    actor = self._wait(part, part.future)
-                    reply = self._wait(part, self._begin(self._cluster.call, actor, "about"))
-                    part.norm, part.actor = _checked(_norm, part, reply), actor
+                    actor = self._wait(remote, remote.future)
+                    reply = self._wait(remote, self._begin(self._cluster.call, actor, "about"))
+                    remote.norm, remote.actor = _checked(_norm, remote, reply), actor
                 except _Lost as error:
-                    self._lose(part, error)
+                    self._lose(remote, error)
         raise self._unavailable()
 
     def _begin(self, work: Callable[..., Any], *arguments: object) -> Any:
@@ -163,7 +163,7 @@ class Workers:
         except Exception:
             return None
 
-    def _wait(self, part: _Remote, future: Any) -> Any:
+    def _wait(self, remote: _Remote, future: Any) -> Any:
         """The result of a call. Raises _Lost without one: the worker ended, failed, or took too long."""
         if future is None:
             raise _Lost("its worker was lost")
@@ -181,21 +181,21 @@ class Workers:
             self._tick()
             if time.monotonic() > deadline:
                 raise _Lost("its worker did not answer within ENGINE_STEP_SECONDS")
-            if part.worker not in self.living():
+            if remote.worker not in self.living():
                 raise _Lost("its worker was lost")
 
-    def _lose(self, part: _Remote, error: _Lost) -> None:
+    def _lose(self, remote: _Remote, error: _Lost) -> None:
         self._reason = str(error)
-        self._failures[part.worker] = self._failures.get(part.worker, 0) + 1
-        part.worker, part.future, part.actor, part.serials = "", None, None, part.serials[:0]
+        self._failures[remote.worker] = self._failures.get(remote.worker, 0) + 1
+        remote.worker, remote.future, remote.actor, remote.serials = "", None, None, remote.serials[:0]
 
     def _unavailable(self) -> EngineUnavailable:
         return EngineUnavailable(f"a part of the candidates is not answered for: {self._reason}")
 
 
-def _checked(check: Callable[[Any, range], Any], part: _Remote, reply: Any) -> Any:
+def _checked(check: Callable[[Any, range], Any], remote: _Remote, reply: Any) -> Any:
     try:
-        return check(reply, part.rows)
+        return check(reply, remote.rows)
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise _Lost("it answered what no part answers") from error
 

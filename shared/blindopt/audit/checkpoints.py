@@ -34,10 +34,10 @@ _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7
 _SMALL_ORDER = {0, 1, _P - 1, _EIGHTH, _P - _EIGHTH}
 
 
-def _decode(text: str) -> bytes:
+def _decode(encoded: str) -> bytes:
     """Decode base64 in its canonical spelling. Raises ValueError for any other text."""
-    raw = base64.b64decode(text, validate=True)
-    if base64.b64encode(raw).decode() != text:
+    raw = base64.b64decode(encoded, validate=True)
+    if base64.b64encode(raw).decode() != encoded:
         raise ValueError("base64 with non-zero padding bits")
     return raw
 
@@ -144,23 +144,23 @@ class Verifier:
 
         Raises LogBroken for any other, ForgedChange where this one did not name the key after it.
         """
-        text, signer = self._signed(note)
-        return _parse(text), signer
+        body, signer = self._signed(note)
+        return _parse(body), signer
 
     def _signed(self, note: str) -> tuple[str, "Verifier"]:
-        text, lines = _split(note)
-        for key in self._followed(lines):
-            for name, key_id, signature in lines:
+        body, signature_lines = _split(note)
+        for key in self._followed(signature_lines):
+            for name, key_id, signature in signature_lines:
                 is_own = (name, key_id) == (key.name, key.key_id(_ED25519))
-                if is_own and key._is_valid(signature, text.encode()):
-                    return text, key
+                if is_own and key._is_valid(signature, body.encode()):
+                    return body, key
         raise LogBroken(f"the note has no valid signature of {self.name}")
 
-    def _followed(self, lines: "_Lines") -> Iterator["Verifier"]:
+    def _followed(self, signature_lines: "_Lines") -> Iterator["Verifier"]:
         """Yield this key and those that followed it, as the changes in a note show."""
         key = self
         yield key
-        changes = _changes(lines)
+        changes = _changes(signature_lines)
         while (following := changes.pop(key, None)) is not None:
             key = following
             yield key
@@ -182,13 +182,13 @@ class Verifier:
 
     def countersigner(self, note: str) -> tuple[Checkpoint, int, "Verifier"]:
         """``verify_countersignature``, and the key that countersigned: this one, or one that followed it."""
-        text, lines = _split(note)
-        for key in self._followed(lines):
-            for name, key_id, signature in lines:
+        body, signature_lines = _split(note)
+        for key in self._followed(signature_lines):
+            for name, key_id, signature in signature_lines:
                 if (name, key_id) == (key.name, key.key_id(_COSIGNATURE)):
                     time = int.from_bytes(signature[:8])
-                    if key._is_valid(signature[8:], _cosigned(text, time)):
-                        return _parse(text), time, key
+                    if key._is_valid(signature[8:], _cosigned(body, time)):
+                        return _parse(body), time, key
         raise LogBroken(f"the note has no valid countersignature of {self.name}")
 
 
@@ -236,17 +236,17 @@ class Signer:
         """Return ``checkpoint`` as a signed note."""
         return self.sign_text(checkpoint.text) + "".join(self.changes)
 
-    def sign_text(self, text: str) -> str:
+    def sign_text(self, body: str) -> str:
         """Return a text, which ends with a line end, as a signed note.
 
         One key signs checkpoints and other texts: a text of another kind must not have three lines, as they do.
         """
-        return f"{text}\n{self._line(_ED25519, self._private.sign(text.encode()))}"
+        return f"{body}\n{self._line(_ED25519, self._private.sign(body.encode()))}"
 
     def countersign(self, note: str, time: int) -> str:
         """Add a countersignature: at ``time`` (Unix seconds) the signer had checked that the log had only grown."""
-        text, _ = _split(note)
-        line = self._line(_COSIGNATURE, time.to_bytes(8) + self._private.sign(_cosigned(text, time)))
+        body, _ = _split(note)
+        line = self._line(_COSIGNATURE, time.to_bytes(8) + self._private.sign(_cosigned(body, time)))
         return note + line + "".join(self.changes)
 
     def _line(self, algorithm: bytes, signature: bytes) -> str:
@@ -254,8 +254,8 @@ class Signer:
         return f"\u2014 {self.name} {encoded}\n"
 
 
-def _cosigned(text: str, time: int) -> bytes:
-    return f"cosignature/v1\ntime {time}\n{text}".encode()
+def _cosigned(body: str, time: int) -> bytes:
+    return f"cosignature/v1\ntime {time}\n{body}".encode()
 
 
 _Lines = tuple[tuple[str, bytes, bytes], ...]
@@ -269,10 +269,10 @@ def _change(old: Verifier, new: Verifier) -> bytes:
     return f"blindopt key change\n{old.vkey}\n{new.vkey}\nthe second key signs from now on\n".encode()
 
 
-def _changes(lines: _Lines) -> dict[Verifier, Verifier]:
+def _changes(signature_lines: _Lines) -> dict[Verifier, Verifier]:
     """Return the changes of keys in a note's lines, by the old key, which has signed each. Raises ForgedChange."""
     changes: dict[Verifier, Verifier] = {}
-    for name, key_id, raw in lines:
+    for name, key_id, raw in signature_lines:
         if len(raw) == 128 and len(changes) < 2 * CHANGES_MAX:
             old, new = Verifier(name, raw[:32]), Verifier(_name(name.partition(".")[0], raw[32:64]), raw[32:64])
             if key_id != old.key_id(_CHANGE):
@@ -286,10 +286,10 @@ def _changes(lines: _Lines) -> dict[Verifier, Verifier]:
 @lru_cache(maxsize=16)  # a receipt is read for its position, and again to be verified
 def _split(note: str) -> tuple[str, _Lines]:
     """Split a note into its text and signatures (name, key id, bytes). Raises LogBroken for any other text."""
-    text, blank, signatures = note.rpartition("\n\n")
+    body, blank, signatures = note.rpartition("\n\n")
     if not blank or len(note) > NOTE_MAX or not signatures.endswith("\n"):
         raise LogBroken("this is no signed note")
-    lines = []
+    signature_lines = []
     for line in signatures.removesuffix("\n").split("\n"):
         match = _LINE.fullmatch(line)
         try:
@@ -298,8 +298,8 @@ def _split(note: str) -> tuple[str, _Lines]:
             raw = b""
         if match is None or len(raw) < 5:
             raise LogBroken("a signature line of the note cannot be read")
-        lines.append((match[1], raw[:4], raw[4:]))
-    return text + "\n", tuple(lines)
+        signature_lines.append((match[1], raw[:4], raw[4:]))
+    return body + "\n", tuple(signature_lines)
 
 
 def parse_unverified(note: str) -> Checkpoint:
@@ -307,10 +307,10 @@ def parse_unverified(note: str) -> Checkpoint:
     return _parse(_split(note)[0])
 
 
-def _parse(text: str) -> Checkpoint:
-    lines = text.removesuffix("\n").split("\n")
+def _parse(body: str) -> Checkpoint:
+    body_lines = body.removesuffix("\n").split("\n")
     try:
-        origin, size, root = lines  # extension lines are refused: neither party writes them
+        origin, size, root = body_lines  # extension lines are refused: neither party writes them
         decoded = _decode(root)
         if not re.fullmatch(r"0|[1-9][0-9]{0,17}", size) or len(decoded) != 32 or not origin:
             raise ValueError

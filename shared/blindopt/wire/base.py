@@ -50,19 +50,19 @@ DecimalString = Annotated[
 ]
 
 
-def _privacy_parameter(text: str) -> str:
-    if not Decimal("0.000001") <= Decimal(text) <= 1_000:
+def _privacy_parameter(epsilon_text: str) -> str:
+    if not Decimal("0.000001") <= Decimal(epsilon_text) <= 1_000:
         raise ValueError("epsilon must be between 0.000001 and 1000")
-    return text
+    return epsilon_text
 
 
 Epsilon = Annotated[DecimalString, AfterValidator(_privacy_parameter)]
 
 
-def _cap(text: str) -> str:
-    if Decimal(text) <= 0:
+def _cap(epsilon_text: str) -> str:
+    if Decimal(epsilon_text) <= 0:
         raise ValueError("a cap must be larger than 0; null means no cap")
-    return text
+    return epsilon_text
 
 
 BudgetEpsilon = Annotated[DecimalString, AfterValidator(_cap)]
@@ -77,9 +77,9 @@ class Page(Reply):
     )
 
 
-def amount(text: str) -> Decimal:
+def amount(epsilon_text: str) -> Decimal:
     """Return the exact value of a DecimalString."""
-    return Decimal(text)
+    return Decimal(epsilon_text)
 
 
 class Caution(Reply):

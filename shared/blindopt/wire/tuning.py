@@ -38,10 +38,10 @@ ValueAt = Annotated[
 ]
 
 
-def _share(text: str) -> str:
-    if not 0 <= Decimal(text) <= 1:
+def _share(share_text: str) -> str:
+    if not 0 <= Decimal(share_text) <= 1:
         raise ValueError("a share lies between 0 and 1")
-    return text
+    return share_text
 
 
 class TuningBudget(Request):

@@ -141,8 +141,8 @@ def drop_unnamed(
 ) -> None:
     """Delete unpacked files that the database does not name: those of datasets that were erased since the backup."""
     with context.database.read() as db:
-        kept = {context.database.path.name, *named(db)}
-    for name in _manifest(source).files.keys() - kept:
+        file_names = {context.database.path.name, *named(db)}
+    for name in _manifest(source).files.keys() - file_names:
         (partial / name).unlink()
 
 

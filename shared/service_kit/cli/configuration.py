@@ -37,8 +37,10 @@ def build(program: Program[S]) -> typer.Typer:
         Example: BLINDOPT_CURATOR_PORT=8410 blindopt-curator config show
         """
         with plain_errors():
-            chosen = program.checked_settings()
-            rows = [(chosen.variable(name), masked(value), name in chosen.model_fields_set) for name, value in chosen]
+            settings = program.checked_settings()
+            rows = [
+                (settings.variable(name), masked(value), name in settings.model_fields_set) for name, value in settings
+            ]
             if as_json:
                 typer.echo(json.dumps({name: value for name, value, _ in rows}, indent=1))
             else:
@@ -47,7 +49,7 @@ def build(program: Program[S]) -> typer.Typer:
                     typer.echo(
                         f"{name:{width}}  {'set    ' if is_set else 'default'}  {'' if value is None else value}"
                     )
-            faults = list(obstacles(chosen))
+            faults = list(obstacles(settings))
             for fault in faults:
                 typer.echo(f"error: {fault}", err=True)
         if faults:
@@ -78,34 +80,34 @@ _AUTHORITIES = ("notify_ca", "scorer_ca", "measurer_ca")
 """Of receivers of webhooks; others are among the certificates of the service."""
 
 
-def obstacles(chosen: ServiceSettings) -> Iterator[str]:
+def obstacles(settings: ServiceSettings) -> Iterator[str]:
     """What would keep a service with valid settings from starting: folders, certificates, packages."""
-    folder = chosen.data_dir.absolute()
+    folder = settings.data_dir.absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        yield f"{chosen.variable('data_dir')}: {nearest} is no folder that this user can write to"
+        yield f"{settings.variable('data_dir')}: {nearest} is no folder that this user can write to"
     try:
-        Certificates(chosen, utc_now)
+        Certificates(settings, utc_now)
     except StateConflict as error:
         yield str(error)
     for name in _AUTHORITIES:
-        authority: Path | None = getattr(chosen, name, None)
+        authority: Path | None = getattr(settings, name, None)
         if authority is not None:
             try:
                 ssl.create_default_context(cafile=authority)
             except (OSError, ValueError) as error:
-                yield f"{chosen.variable(name)}: {file_problem(error)}"
+                yield f"{settings.variable(name)}: {file_problem(error)}"
     for name in _WRITTEN:
-        path: Path | None = getattr(chosen, name)
+        path: Path | None = getattr(settings, name)
         if path is not None and not path.exists() and not os.access(path.absolute().parent, os.W_OK):
-            yield f"{chosen.variable(name)}: {path.absolute().parent} is no folder that this user can write to"
-    for name, file in chosen:
+            yield f"{settings.variable(name)}: {path.absolute().parent} is no folder that this user can write to"
+    for name, file in settings:
         if name.endswith("_secret_file") and file is not None:
             try:
-                webhook_key(file, chosen.variable(name))
+                webhook_key(file, settings.variable(name))
             except (StateConflict, OSError) as error:
                 yield str(error)
-    if chosen.metrics:
+    if settings.metrics:
         from service_kit.web.metrics import Metrics
 
         try:

@@ -39,18 +39,18 @@ def build(program: Program[S]) -> typer.Typer:
         Nothing is lost or closed: the service goes on from there. The file of SQLite is kept under another name.
         """
         with plain_errors():
-            chosen = program.checked_settings()
-            file = program.database_file(chosen)
-            if (url := chosen.database_address) is None or not file.exists():
-                raise StateConflict(f"set {chosen.variable('database_url')}, with a database of SQLite in DATA_DIR")
+            settings = program.checked_settings()
+            file = program.database_file(settings)
+            if (url := settings.database_address) is None or not file.exists():
+                raise StateConflict(f"set {settings.variable('database_url')}, with a database of SQLite in DATA_DIR")
             as_file = {"database_url": None, "database_url_file": None}
             with (
-                only_process(chosen.data_dir),
-                program.open_context(chosen.model_copy(update=as_file)) as opened,
+                only_process(settings.data_dir),
+                program.open_context(settings.model_copy(update=as_file)) as opened,
             ):
                 opened.database.copy_to(url)
                 size = opened.audit_trail.head().size
-            kept = file.rename(file.with_suffix(".moved"))
-        typer.echo(f"{size} records are in PostgreSQL; the earlier database is {kept}")
+            moved = file.rename(file.with_suffix(".moved"))
+        typer.echo(f"{size} records are in PostgreSQL; the earlier database is {moved}")
 
     return cli

@@ -42,7 +42,7 @@ def print_findings(
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
     with Database.read_from(folder / f"{kind}.sqlite", url) as db:
         changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
-        log_changes = [each for each in changes if each["key"] == "log"]
+        log_changes = [change for change in changes if change["key"] == "log"]
         log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=False)
         export = StoredRecords(db, log_key, saved)
         parts: list[Part] = ["first"] if only_first else ["first", "second"]

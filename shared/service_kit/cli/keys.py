@@ -27,9 +27,9 @@ def build(program: Program[S]) -> typer.Typer:
         if which not in ("log", "seal"):
             raise typer.BadParameter("log or seal", param_hint="WHICH")
         with plain_errors():
-            chosen = program.existing()
-            with program.alone(chosen), program.open_context(chosen) as opened:
-                key_rotation.rotate(opened, chosen.data_dir / "secrets", "log" if which == "log" else "seal")
+            settings = program.existing()
+            with program.alone(settings), program.open_context(settings) as opened:
+                key_rotation.rotate(opened, settings.data_dir / "secrets", "log" if which == "log" else "seal")
         with program.opened() as opened:
             typer.echo(opened.signer.verifier.vkey if which == "log" else "sealed again with a new key")
 

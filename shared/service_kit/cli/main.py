@@ -60,10 +60,10 @@ def build(program: Program[S]) -> typer.Typer:
         from service_kit.cli import backup
 
         with plain_errors():
-            chosen = program.existing()
-            with program.open_context(chosen) as opened:
-                count = backup.backup(opened, chosen.data_dir, target, program.files)
-        typer.echo(f"{count} files in {target}; copy {chosen.data_dir.absolute() / 'secrets'} by another way")
+            settings = program.existing()
+            with program.open_context(settings) as opened:
+                count = backup.backup(opened, settings.data_dir, target, program.files)
+        typer.echo(f"{count} files in {target}; copy {settings.data_dir.absolute() / 'secrets'} by another way")
 
     @cli.command()
     def restore(
@@ -88,12 +88,12 @@ def build(program: Program[S]) -> typer.Typer:
         from service_kit.cli import restoring
 
         with plain_errors():
-            chosen = program.checked_settings()
+            settings = program.checked_settings()
             if from_database and not (source or secrets or erased):
-                head, lost = restoring.from_database(program, chosen)
+                head, lost = restoring.from_database(program, settings)
                 typer.echo(f"the log goes on after {head.size} records, root {head.root}; {lost} are lost")
             elif source and secrets and not from_database:
-                head = restoring.from_backup(program, chosen, source, secrets, erased)
+                head = restoring.from_backup(program, settings, source, secrets, erased)
                 typer.echo(f"restored {head.size} records, root {head.root}")
             else:
                 raise typer.BadParameter("give a folder and --secrets, or --from-database alone", param_hint="SOURCE")
@@ -115,29 +115,29 @@ def build(program: Program[S]) -> typer.Typer:
         from service_kit.listener.server import server
 
         with plain_errors():
-            chosen = program.checked_settings(host=host, port=port, data_dir=data_dir)
+            settings = program.checked_settings(host=host, port=port, data_dir=data_dir)
         # Plain lines for people; at a terminal nobody wants a line a request.
-        is_quiet = sys.stderr.isatty() and "log_level" not in chosen.model_fields_set
-        log_format.configure("warning" if is_quiet else chosen.log_level, terminal=sys.stderr.isatty())
+        is_quiet = sys.stderr.isatty() and "log_level" not in settings.model_fields_set
+        log_format.configure("warning" if is_quiet else settings.log_level, terminal=sys.stderr.isatty())
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server reads certificates again at it
         # With PostgreSQL the lock is there, and a standby has the same folder.
-        alone = only_process(chosen.data_dir) if chosen.database_address is None else nullcontext()
+        alone = only_process(settings.data_dir) if settings.database_address is None else nullcontext()
         with plain_errors(), alone:
-            listening = _listen(chosen.host, chosen.port)
-            chosen = chosen.model_copy(update={"port": listening.getsockname()[1]})
-            application = _application(program, chosen)
-            listener = server(application, chosen)
+            listening = _listen(settings.host, settings.port)
+            settings = settings.model_copy(update={"port": listening.getsockname()[1]})
+            application = _application(program, settings)
+            listener = server(application, settings)
             signal.signal(signal.SIGHUP, listener.hang_up)
             if sys.stdout.isatty():
                 has_users = True  # where it may be a standby
-                if chosen.database_address is None:
+                if settings.database_address is None:
                     with application.state.context.database.read() as db:
                         has_users = bool(stored_users.list_all(db))
-                typer.echo(_banner(program, chosen, has_users=has_users, moved=data_dir is not None))
+                typer.echo(_banner(program, settings, has_users=has_users, moved=data_dir is not None))
             if open_browser:  # in a thread: a browser of the terminal would hold the service up
-                threading.Thread(target=webbrowser.open, args=[chosen.console_url], daemon=True).start()
+                threading.Thread(target=webbrowser.open, args=[settings.console_url], daemon=True).start()
             gc.freeze()
             gc.enable()
             listener.run(sockets=[listening])
@@ -145,39 +145,39 @@ def build(program: Program[S]) -> typer.Typer:
     return cli
 
 
-def _application(program: Program[S], chosen: S) -> Any:
+def _application(program: Program[S], settings: S) -> Any:
     """The application; where the database is PostgreSQL, one that serves while this process leads."""
 
     def build() -> Any:
-        application = program.app(chosen)
-        if chosen.first_token_file is not None:
-            first_token(application.state.context, program.main_role, chosen.first_token_file)
-        if chosen.first_password_file is not None:
-            users.first_user(application.state.context, program.main_role, chosen)
+        application = program.app(settings)
+        if settings.first_token_file is not None:
+            first_token(application.state.context, program.main_role, settings.first_token_file)
+        if settings.first_password_file is not None:
+            users.first_user(application.state.context, program.main_role, settings)
         return application
 
-    url = chosen.database_address
+    url = settings.database_address
     if url is None:
         return build()
     from service_kit.listener.standby import StandbyApp
     from service_kit.store import backends
 
-    certificates = Certificates(chosen, utc_now)
+    certificates = Certificates(settings, utc_now)
     return StandbyApp(
-        lambda: backends.lead(program.database_file(chosen), url), build, certificates, metrics=chosen.metrics
+        lambda: backends.lead(program.database_file(settings), url), build, certificates, metrics=settings.metrics
     )
 
 
-def _banner(program: Program[S], chosen: S, *, has_users: bool, moved: bool) -> str:
+def _banner(program: Program[S], settings: S, *, has_users: bool, moved: bool) -> str:
     """What a person at a terminal must know. ``moved``: an option named the folder, which other commands do not see."""
     lines = [
         f"{program.service} {VERSION}",
-        f"  Console  {chosen.console_url}",
-        f"  Address  {chosen.address or 'set ' + chosen.variable('public_url') + ' for other machines'}",
-        f"  Data     {chosen.data_dir.absolute()}",
+        f"  Console  {settings.console_url}",
+        f"  Address  {settings.address or 'set ' + settings.variable('public_url') + ' for other machines'}",
+        f"  Data     {settings.data_dir.absolute()}",
     ]
     if not has_users:
-        where = f"{chosen.variable('data_dir')}={shlex.quote(str(chosen.data_dir.absolute()))} " if moved else ""
+        where = f"{settings.variable('data_dir')}={shlex.quote(str(settings.data_dir.absolute()))} " if moved else ""
         lines.append(f"  No user yet: {where}{program.service} user add NAME")
     return "\n".join([*lines, "Stop with Ctrl-C."])
 

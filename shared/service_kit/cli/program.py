@@ -69,12 +69,12 @@ def plain_errors() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def read_json(path: Path, model: type[M], what: str) -> M:
+def read_json(path: Path, model: type[M], description: str) -> M:
     """Read a file of JSON as a wire model. Raises Invalid, in which the file's content is not quoted."""
     try:
         content: M = faults.parse(model, path.read_bytes())
     except Invalid as error:
-        raise Invalid(f"{path} is not {what}: {error}") from None
+        raise Invalid(f"{path} is not {description}: {error}") from None
     return content
 
 
@@ -100,21 +100,21 @@ class Program(Generic[S]):
     erased: Callable[[Connection], str] = lambda db: ""
     after_restore: str = ""
 
-    def checked_settings(self, **given: object) -> S:
-        """The settings; ``given`` ones override the environment. Raises StateConflict for a variable that is none."""
-        options = {name: value for name, value in given.items() if value is not None}
+    def checked_settings(self, **overrides: object) -> S:
+        """The settings; ``overrides`` override the environment. Raises StateConflict for a variable that is none."""
+        options = {name: value for name, value in overrides.items() if value is not None}
 
         def name_of(setting: str) -> str:
             return f"--{setting.replace('_', '-')}" if setting in options else self.client_variable(setting)
 
         try:
-            chosen = self.settings(**options)
+            settings = self.settings(**options)
         except ValidationError as error:
             raise faults.invalid(faults.first_errors(error), rename=name_of) from None
-        for name in chosen.unknown(os.environ):
-            near = faults.nearest(name, map(chosen.variable, type(chosen).model_fields))
+        for name in settings.unknown(os.environ):
+            near = faults.nearest(name, map(settings.variable, type(settings).model_fields))
             raise StateConflict(f"there is no setting {name}{near or f': {self.service} config lists all'}")
-        return chosen
+        return settings
 
     def client_variable(self, name: str) -> str:
         """The environment variable of an option of the commands that ask a running service: url or token_file."""
@@ -126,23 +126,23 @@ class Program(Generic[S]):
 
     def existing(self) -> S:
         """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
-        chosen = self.checked_settings()
-        tables = "*.sqlite" if chosen.database_address is None else "*"  # keys and files stay there
-        if not any(chosen.data_dir.glob(tables)):
-            where, variable = chosen.data_dir.absolute(), chosen.variable("data_dir")
+        settings = self.checked_settings()
+        tables = "*.sqlite" if settings.database_address is None else "*"  # keys and files stay there
+        if not any(settings.data_dir.glob(tables)):
+            where, variable = settings.data_dir.absolute(), settings.variable("data_dir")
             raise StateConflict(f"no data in {where}: run where you ran serve, or set {variable}")
-        return chosen
+        return settings
 
-    def database_file(self, chosen: S) -> Path:
+    def database_file(self, settings: S) -> Path:
         """The file of SQLite; with PostgreSQL its name, without the suffix, is the schema's."""
-        return chosen.data_dir / f"{self.service.removeprefix('blindopt-')}.sqlite"
+        return settings.data_dir / f"{self.service.removeprefix('blindopt-')}.sqlite"
 
     @contextmanager
-    def alone(self, chosen: S) -> Iterator[None]:
+    def alone(self, settings: S) -> Iterator[None]:
         """No process serves these data, and none begins to. Raises StateConflict where one does, or a standby leads."""
-        with only_process(chosen.data_dir):
-            url = chosen.database_address
-            if url is not None and not backends.lead(self.database_file(chosen), url):
+        with only_process(settings.data_dir):
+            url = settings.database_address
+            if url is not None and not backends.lead(self.database_file(settings), url):
                 raise StateConflict("another process serves this database: stop each process of the service first")
             yield
 

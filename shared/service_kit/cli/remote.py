@@ -93,10 +93,10 @@ def access_token(program: Program[S], file: Path | None, purpose: str, *, days: 
             signal.signal(number, handler)
 
 
-def show(reply: BaseModel | Sequence[BaseModel], text: str, as_json: bool) -> None:
+def show(reply: BaseModel | Sequence[BaseModel], in_words: str, as_json: bool) -> None:
     """Print a reply, or a list of them: as JSON, or ``text``."""
     if not as_json:
-        typer.echo(text)
+        typer.echo(in_words)
     elif isinstance(reply, BaseModel):
         typer.echo(reply.model_dump_json(indent=2))
     else:

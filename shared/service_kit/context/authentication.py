@@ -65,8 +65,8 @@ class Authentication:
 
     def _check_sealed(self, row: Any) -> None:
         if not tokens.is_sealed(row, self._mac_of):
-            what = "its bearer, role, study, expiry, revocation or secret is not what was stored"
-            self._refuse(f"token {row.kid} was changed: {what}", row.principal)
+            reason = "its bearer, role, study, expiry, revocation or secret is not what was stored"
+            self._refuse(f"token {row.kid} was changed: {reason}", row.principal)
 
     def check_user(self, row: Any) -> None:
         """Raise RecordChanged if the row of a user, or a ``User``, was changed by another program."""
@@ -147,8 +147,8 @@ class Authentication:
 
 def _parsed(authorization: str) -> Token:
     """The token of an Authorization header. Raises Unauthenticated."""
-    scheme, _, text = authorization.partition(" ")
-    token = parse(text) if scheme.lower() == "bearer" else None
+    scheme, _, token_text = authorization.partition(" ")
+    token = parse(token_text) if scheme.lower() == "bearer" else None
     if token is None:
         raise Unauthenticated(_REFUSED)
     return token

@@ -68,9 +68,9 @@ class ServiceContext:
         def keys(db: Connection) -> tuple[Seal, Signer]:
             changes = [record["details"] for record in audit_log.of_kind(db, "key.changed")]
             is_new = not audit_log.head(db).size
-            log_changes = [each for each in changes if each["key"] == "log"]
+            log_changes = [change for change in changes if change["key"] == "log"]
             log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=is_new)
-            sealed_by = [str(each["id"]) for each in changes if each["key"] == "seal"]
+            sealed_by = [str(change["id"]) for change in changes if change["key"] == "seal"]
             seal = Seal.of(folder / "secrets" / "seal.key", sealed_by[-1] if sealed_by else None, is_new=is_new)
             return seal, log_key
 

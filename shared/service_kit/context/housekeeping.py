@@ -41,12 +41,12 @@ class Housekeeping:
 
         return self.context.idempotency.once(request, effect)
 
-    def label(self, request: RequestContext, row_id: str, wanted: wire.Labels) -> StoredReply:
+    def label(self, request: RequestContext, row_id: str, new_labels: wire.Labels) -> StoredReply:
         """Replace note and tags. Raises NotFound."""
 
         def effect(db: Connection) -> Effect:
             self.find(db, self.table, row_id)
-            labels.set_labels(db, self.table, row_id, wanted)
+            labels.set_labels(db, self.table, row_id, new_labels)
             return self._effect(self.view(db, row_id), row_id, "labelled")
 
         return self.context.idempotency.once(request, effect)

@@ -59,8 +59,8 @@ def _rotate_log(context: ServiceContext, path: Path) -> None:
 
 def _rotate_seal(context: ServiceContext, secrets: Path) -> None:
     for purpose in PURPOSES:  # it was derived from the key that goes
-        if not (kept := secrets / f"{purpose}.key").exists():
-            write_key(kept, context.seal.key_for(purpose).hex().encode())
+        if not (derived := secrets / f"{purpose}.key").exists():
+            write_key(derived, context.seal.key_for(purpose).hex().encode())
     fresh = Fernet.generate_key()
     write_key(next_path(secrets / "seal.key"), fresh)
     following = Seal(fresh, secrets)

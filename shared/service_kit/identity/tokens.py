@@ -70,7 +70,7 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(8)}"
 
 
-def parse(text: str) -> Token | None:
+def parse(token_text: str) -> Token | None:
     """The token in a header value, or None if it does not have the form of a token."""
-    match = _FORM.fullmatch(text)
+    match = _FORM.fullmatch(token_text)
     return Token(*match.groups()) if match else None

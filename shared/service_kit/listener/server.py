@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
         """Accept connections ourselves: caps come before the handshake of TLS, and each gets today's certificate."""
         await super().startup(sockets=[])
         if self.started:
-            self._accepting = [asyncio.create_task(self._accept(each)) for each in sockets or []]
+            self._accepting = [asyncio.create_task(self._accept(sock)) for sock in sockets or []]
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -78,11 +78,11 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         request: Request,
         log_id: LogId,
         paging: PagingDep,
-        chosen: Annotated[_Filter, Depends(_filter)],
+        entry_filter: Annotated[_Filter, Depends(_filter)],
         order: Order = "oldest",
     ) -> wire.AuditPage:
         """List records of a log, from its first or from its last. Filters other than `about` are for the own log."""
-        where = chosen if log_id is None else _Filter(about=chosen.about)
+        where = entry_filter if log_id is None else _Filter(about=entry_filter.about)
         newest = order == "newest"
         with _context(request).database.read() as db:
             entries = audit_log.page(

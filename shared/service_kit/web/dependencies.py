@@ -38,14 +38,14 @@ async def body_of(request: Request, model: type[B]) -> B:
 
 async def _received(receive: Receive) -> bytes:
     """A whole body: what ``Request.body`` does, without its generator and its cache. Raises Invalid for less."""
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise Invalid("the request ended before its body did: nothing happened")
-        parts.append(message.get("body", b""))
+        chunks.append(message.get("body", b""))
         if not message.get("more_body"):
-            return b"".join(parts)
+            return b"".join(chunks)
 
 
 async def _parsed(body: bytes, annotation: Any) -> Any:
@@ -107,8 +107,8 @@ def _plain(name: bytes) -> bytes:
 def _names(adapter: TypeAdapter[Any]) -> frozenset[bytes]:
     """The names of all fields of a model, and of the models in it."""
     schema = adapter.json_schema()
-    parts = [schema, *schema.get("$defs", {}).values()]
-    return frozenset(name.encode() for part in parts for name in part.get("properties", {}))
+    schemas = [schema, *schema.get("$defs", {}).values()]
+    return frozenset(name.encode() for model in schemas for name in model.get("properties", {}))
 
 
 class BoundedRoute(APIRoute):
@@ -201,7 +201,7 @@ _PREFERENCE = re.compile(
 
 def preferences(headers: Sequence[str]) -> set[str]:
     """The names of the preferences in ``Prefer``, in lower case, without values and parameters. Source: RFC 7240."""
-    return {each[1].lower() for line in headers for each in _PREFERENCE.finditer(line)}
+    return {preference[1].lower() for line in headers for preference in _PREFERENCE.finditer(line)}
 
 
 IdempotencyKey = Annotated[

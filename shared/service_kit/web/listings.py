@@ -17,10 +17,10 @@ Order = Annotated[Literal["oldest", "newest"], Query(description="Which come fir
 PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
 
 
-def _dated(text: str) -> str:
-    if not re.match(r"\d{4}-\d\d-\d\d[Tt ]", text):
+def _dated(date_text: str) -> str:
+    if not re.match(r"\d{4}-\d\d-\d\d[Tt ]", date_text):
         raise ValueError("must be a time such as 2026-11-22T10:00:00Z")
-    return text
+    return date_text
 
 
 def _in_utc(time: datetime) -> datetime:

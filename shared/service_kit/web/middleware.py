@@ -329,11 +329,13 @@ class _Request:
         elif self._buffered is not None:
             self._buffered.append(message)
             if not message.get("more_body"):
-                (start, *parts), self._buffered = self._buffered, None
-                await self._record(start, hashlib.sha256(b"".join(part["body"] for part in parts)).hexdigest())
+                (start, *body_messages), self._buffered = self._buffered, None
+                await self._record(
+                    start, hashlib.sha256(b"".join(body_message["body"] for body_message in body_messages)).hexdigest()
+                )
                 await self._start(start)
-                for part in parts:
-                    await self._send(part)
+                for body_message in body_messages:
+                    await self._send(body_message)
         else:
             await self._send(message)
 

@@ -136,8 +136,8 @@ def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
     return app.openapi_schema
 
 
-def _operations(made: Json) -> Iterator[tuple[str, str, Json]]:
-    for path, operations in made["paths"].items():
+def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield path, method, operation
 
