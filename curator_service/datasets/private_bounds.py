@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -63,6 +64,7 @@ class BoundsSearch:
         quantiles, records = self._drawn(bounds_id)
 
         def effect(db: Connection) -> Effect:
+            self._context.audit_trail.check_unchanged(bounds_id, dataset_id)
             if len(kept_records(db, self._vault, dataset_id)) != records:
                 raise StateConflict(
                     "a record was withheld while the bounds were drawn, so nothing was released: send the same request "
@@ -115,12 +117,16 @@ class BoundsSearch:
 
     def _drawn(self, bounds_id: str) -> tuple[str, int]:
         """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
-        with self._context.database.read() as db:
-            row = table.find_bounds(db, bounds_id)
-            columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
-            kept = kept_records(db, self._vault, row.dataset_id)
-            if row.result is not None:
-                return str(row.result), len(kept)
+
+        def read() -> tuple[Any, list[str], NDArray[np.int64]]:
+            with self._context.database.read() as db:
+                row = table.find_bounds(db, bounds_id)
+                columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
+                return row, columns, kept_records(db, self._vault, row.dataset_id)
+
+        row, columns, kept = self._context.database.verified(read)
+        if row.result is not None:
+            return str(row.result), len(kept)
         spec = json.loads(row.spec)
         bounds_request = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
         records = self._vault.dataset(row.dataset_id)

@@ -1,5 +1,6 @@
-"""Check tunings and the lines of dataset accounts against the audit log: part of `audit verify`."""
+"""Check tunings, private bounds and the lines of dataset accounts against the audit log: part of `audit verify`."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from blindopt.errors import BudgetExhausted, LogBroken
 from curator_service import store
 from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Cost, is_raised
 from curator_service.budget.table import account_lines
+from curator_service.datasets.table import bounds
 from curator_service.integrity.erasure_checks import ErasureLogSummary
 from curator_service.salted_digests import salted_digest
 from curator_service.store import jobs
@@ -18,7 +20,7 @@ from service_kit.store.database import Connection
 
 
 class TuningLogSummary:
-    """Tunings, and the lines of dataset accounts, as the log describes them."""
+    """Tunings, private bounds, and the lines of dataset accounts, as the log describes them."""
 
     kinds = (
         "dataset.caps",
@@ -37,6 +39,8 @@ class TuningLogSummary:
         self._lines: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """By account."""
         self._tunings: dict[str, tuple[str, str, str | None]] = {}
+        self._prices: dict[str, tuple[str, str, str]] = {}
+        """Dataset, epsilon and delta of each tuning, and of private bounds."""
 
     def follow(self, record: Json) -> None:
         """Take the next record of the log.
@@ -69,6 +73,7 @@ class TuningLogSummary:
 
     def _charge(self, kind: str, identity: str, before: Account, details: Json) -> None:
         name = details["account"]
+        self._prices[identity] = details["dataset_id"], details["epsilon"], details["delta"]
         try:
             self._accounts[name] = before.charge(Cost.of(details["epsilon"], details["delta"]))
         except BudgetExhausted:
@@ -108,14 +113,26 @@ class TuningLogSummary:
         for account, lines in self._lines.items():
             if counts[account] < len(lines):
                 yield LogBroken("the accounts of datasets lack lines that are in the log", about=account)
-        stored, gone = {}, set()
+        stored: dict[str, tuple[str | None, str, str | None] | None] = {}
+        gone = set()
         for row in store.every(db, jobs.tunings):
             stored[row.id] = salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt)
             if row.dataset_id in self._erased.datasets:  # the salt is erased, too
                 stored[row.id] = None, row.state, None
                 gone.add(row.id)
+            report = json.loads(row.report)
+            if self._prices.get(row.id, ()) != (row.dataset_id, report["epsilon"], report["delta"]):
+                stored[row.id] = None
         logged = {name: (None, t[1], None) if name in gone else t for name, t in self._tunings.items()}
         yield from check_rows("tuning", stored, logged)
+        datasets = store.every(db, store.datasets)
+        records = {row.id: 1 if row.person_column is None else row.rows_per_person for row in datasets}
+        priced = {}
+        for row in store.every(db, bounds):
+            spec = json.loads(row.spec)
+            price = row.dataset_id, *Cost.of(spec["wanted"]["epsilon"], "0").texts
+            priced[row.id] = price if spec["records"] == records.get(row.dataset_id) else None
+        yield from check_rows("bounds", priced, {n: p for n, p in self._prices.items() if n not in self._tunings})
 
 
 def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> Iterator[LogBroken]:

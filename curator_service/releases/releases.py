@@ -153,7 +153,8 @@ class Releases:
                     raise StorageUnavailable("the service is stopping: nothing was released")
                 task.progress = share
 
-            rows, mechanism = self._in_secret_order(spec), mechanism_of(spec, current.release)
+            rows = retry(lambda: self._in_secret_order(spec), lambda: task.is_cancelled)
+            mechanism = mechanism_of(spec, current.release)
             drawn = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
             report = report_of(spec, rows, mechanism, current, drawn.assessment, drawn.counts)
             digest, parts = self._vault.keep_release(release_id, drawn.records)
@@ -246,8 +247,8 @@ class Releases:
         salted_order: tuple[str, str],
         db: Connection,
     ) -> Effect:
-        self._context.audit_trail.check_unchanged(study_id)
         dataset_id = owner_view(db, study_id).spec.dataset_id
+        self._context.audit_trail.check_unchanged(study_id, dataset_id)
         withheld = withheld_records(db, self._vault, dataset_id)  # one of them maybe since the draw began
         if mechanism.holds(self._vault.order(release_id), withheld):
             raise StateConflict(
@@ -291,8 +292,11 @@ class Releases:
             notices.release_ended(db, self._context.outbox, study_id, "draft")
 
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
-        with self._context.database.read() as db:
-            rows = records.scaled_rows(db, self._vault, spec)
+        def read() -> ScaledRows:
+            with self._context.database.read() as db:
+                return records.scaled_rows(db, self._vault, spec)
+
+        rows = self._context.database.verified(read)
         return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
 
 

@@ -14,6 +14,7 @@ from blindopt.errors import (
     Fault,
     Invalid,
     NotFound,
+    RecordChanged,
     StateConflict,
     TuningFailed,
     TuningImpossible,
@@ -107,7 +108,7 @@ class Tunings(Jobs[Reply]):
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         tuning_id = new_id("tun")
-        report = self._plan(self._job(tuning_id, tuning))
+        report = self._plan(self._context.database.verified(lambda: self._job(tuning_id, tuning)))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
         report = _of_persons(report, dataset.rows_per_person or 1)
@@ -263,14 +264,19 @@ class Tunings(Jobs[Reply]):
     # --- the work ---------------------------------------------------------------------------------
 
     def _work(self, task: Task[Reply], row: Any) -> dict[str, Any]:
-        with self._context.database.read() as db:
-            rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
-            tuning = wire.TuningCreate.model_validate_json(row.spec)
-            self._withheld = self._count_withheld(db, tuning)
-        report = wire.TuningReport.model_validate_json(row.report)
-        try:
+        def read() -> Job:
+            with self._context.database.read() as db:
+                stored = store.find(db, tunings, task.id)
+                rows_per_person = store.find(db, store.datasets, stored.dataset_id).rows_per_person or 1
+                tuning = wire.TuningCreate.model_validate_json(stored.spec)
+                self._withheld = self._count_withheld(db, tuning)
+            report = wire.TuningReport.model_validate_json(stored.report)
             of_record = exact(_EXACT.divide(Decimal(report.epsilon), rows_per_person))
-            job = self._job(task.id, tuning, (of_record, report.delta))
+            return self._job(task.id, tuning, (of_record, report.delta))
+
+        database = self._context.database
+        try:
+            job = database.foreign_writes.retry(lambda: database.verified(read), lambda: task.is_cancelled)
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
 
@@ -286,14 +292,15 @@ class Tunings(Jobs[Reply]):
         return {"state": "completed", "outcome": reply.ended.model_dump_json(), "progress": 1.0}
 
     def _count_withheld(self, db: Connection, tuning: wire.TuningCreate) -> int:
-        datasets = [tuning.validation_dataset_id]
-        if isinstance(tuning.score, wire.LogisticScore):
-            datasets.append(tuning.score.training_dataset_id)
-        return sum(len(withheld_records(db, self._vault, dataset_id)) for dataset_id in datasets)
+        return sum(len(withheld_records(db, self._vault, dataset_id)) for dataset_id in _datasets_of(tuning))
 
     def _settle(self, db: Connection, job_id: str, **ending: Any) -> None:
         if ending["state"] == "completed":
             tuning = wire.TuningCreate.model_validate_json(store.find(db, tunings, job_id).spec)
+            try:
+                self._context.audit_trail.check_unchanged(job_id, *_datasets_of(tuning))
+            except RecordChanged as error:
+                ending = {"state": "failed", "problem": str(error)}
             if self._count_withheld(db, tuning) != self._withheld:
                 ending = {"state": "failed", "problem": WITHHELD}
         super()._settle(db, job_id, **ending)
@@ -303,6 +310,13 @@ class Tunings(Jobs[Reply]):
 
     def _log_details(self, row: Any) -> dict[str, Any]:
         return {"outcome_sha256": salted_digest(row.outcome, row.salt)}
+
+
+def _datasets_of(tuning: wire.TuningCreate) -> list[str]:
+    datasets = [tuning.validation_dataset_id]
+    if isinstance(tuning.score, wire.LogisticScore):
+        datasets.append(tuning.score.training_dataset_id)
+    return datasets
 
 
 def scorer_of(settings: Settings) -> Scorer | None:

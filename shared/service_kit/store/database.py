@@ -187,6 +187,20 @@ class Database:
         finally:
             self._release()
 
+    def verified(self, read: Callable[[], T]) -> T:
+        """What ``read`` returns, of a state that a verification covers: read again if another program wrote meanwhile.
+
+        For work whose effect is committed later: an edit that is taken back before that commit is found by nothing.
+        Not on the event loop's own thread. Raises Verifying.
+        """
+        while True:
+            self.look()
+            self.foreign_writes.check_verified()
+            before, result = self.foreign_writes.count, read()
+            self.look()
+            if self.foreign_writes.count == before:
+                return result
+
     def on_foreign_write(self, act: Callable[[], None]) -> None:
         """Run ``act``, which must be quick, when a transaction notices a commit of another connection."""
         self._on_foreign_write = act

@@ -22,7 +22,7 @@ def prepared(tmp_path_factory):
     file = FileOfRecords(folder)
     names = {"dataset": file.dataset, "again": file.register(), "draft": file.draft(), "one": file.study()}
     names["two"] = file.study(names["again"])
-    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:bounds", json=BOUNDS)
+    names["bounds"] = file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:bounds", json=BOUNDS)["id"]
     rows = [file.row_of(names[name], 0) for name in ("one", "two")]
     file.csv = CSV + b"1,1,1\n"
     names["free"] = file.study(file.register())
@@ -92,6 +92,16 @@ EDITS = {
     ),
     "another file": ("UPDATE datasets SET sha256 = '0' WHERE id = '{again}'", "dataset .* was changed", "again"),
     "a public file": ("UPDATE datasets SET public = 1 WHERE id = '{again}'", "dataset .* was changed", "again"),
+    "what bounds were charged": (
+        """UPDATE bounds SET spec = replace(spec, '"epsilon": "0.25"', '"epsilon": "9"')""",
+        "bounds .* is not what the log says",
+        "bounds",
+    ),
+    "how many records of a person bounds hide": (
+        """UPDATE bounds SET spec = replace(spec, '"records": 1', '"records": 0')""",
+        "bounds .* is not what the log says",
+        "bounds",
+    ),
     "another study's total": (f"UPDATE ledger SET total = release {OF_TWO}", "ledger line", "two"),
     "another study's row": (f"UPDATE ledger SET row_total = 0 {OF_TWO}", "ledger line", "two"),
     "another study's line": (f"DELETE FROM ledger {OF_TWO}", "the ledger of .* lacks the last", "two"),

@@ -1,13 +1,17 @@
 """A commit of another connection: nothing takes effect until what it left is verified, on both databases."""
 
 import asyncio
+import io
 import secrets
 import threading
 import time
 from contextlib import closing, contextmanager
 
+import numpy as np
 import pytest
 
+from curator_service.datasets.private_bounds import BoundsSearch
+from curator_service.releases.releases import Releases
 from curator_service.vault import Vault
 from service_kit import verification as log_verification
 from service_kit.store.database import Database
@@ -224,6 +228,72 @@ def test_a_release_that_was_drawn_waits_for_the_verification_and_is_published(cu
     assert curator.send(OWNER, "GET", f"/v1/studies/{draft}").json()["state"] == "open"
     with curator.beside() as db:
         assert db.execute(f"SELECT count(*) FROM ledger WHERE study_id = '{draft}'").fetchone()[0] == 1
+
+
+SWAP = """UPDATE datasets SET columns =
+    replace(replace(replace(columns, '"a"', '"c"'), '"y"', '"a"'), '"c"', '"y"')"""
+
+
+def edited_in_its_first_read(curator, monkeypatch, owner, method):
+    """Swap two columns of the dataset before the first read of a method, and take it back after the read."""
+    act, read, armed, swapped = getattr(owner, method), Database.read, threading.Event(), []
+
+    def acts(*arguments):
+        if not swapped:
+            armed.set()
+        return act(*arguments)
+
+    @contextmanager
+    def reads(database):
+        if is_first := armed.is_set():
+            armed.clear()
+            curator.edit(SWAP)
+        with read(database) as db:
+            yield db
+        if is_first:
+            curator.edit(SWAP)
+            swapped.append(True)
+            database.look()
+            deadline = time.monotonic() + 30
+            while not database.foreign_writes.are_verified:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    monkeypatch.setattr(owner, method, acts)
+    monkeypatch.setattr(Database, "read", reads)
+    return swapped
+
+
+LARGE = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, 1_000 + i) for i in range(40))
+
+
+def test_bounds_are_drawn_from_no_state_that_an_edit_made_and_took_back(curator, monkeypatch):
+    """When the effect is committed, a verification has found that no row differs from the log."""
+    dataset = curator.file.in_process.register(LARGE, public=True)
+    swapped = edited_in_its_first_read(curator, monkeypatch, BoundsSearch, "_drawn")
+    body = {"epsilon": "100", "quantiles": [0.4, 0.6], "columns": [{"column": "a", "outer": [0.0, 4_000.0]}]}
+    deadline = time.monotonic() + 60
+    while (
+        reply := curator.send(OWNER, "POST", f"/v1/datasets/{dataset}:bounds", "bounds", json=body)
+    ).status_code == 503:
+        assert reply.json()["code"] == "verifying"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert reply.is_success, reply.text
+    assert swapped
+    assert reply.json()["columns"][0]["upper"] < 500
+
+
+def test_a_release_is_drawn_from_no_state_that_an_edit_made_and_took_back(curator, monkeypatch):
+    draft = curator.file.draft(release={"mechanism": "identity"}, answers={"mechanism": "none"})
+    swapped = edited_in_its_first_read(curator, monkeypatch, Releases, "_in_secret_order")
+    assert curator.file.release(draft).status_code == 200
+    assert swapped
+    grant = curator.file.grant(draft)
+    candidates = np.load(
+        io.BytesIO(curator.file.in_process.send(grant, "GET", f"/v1/studies/{draft}/candidates").content)
+    )
+    assert [len(np.unique(column)) for column in candidates.T] == [3, 2]  # y, which was a for a moment, has four
 
 
 def test_a_writer_of_postgres_waits_for_an_edit_that_is_not_committed(tmp_path, monkeypatch):

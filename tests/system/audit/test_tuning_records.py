@@ -56,6 +56,7 @@ def test_what_nobody_touched_passes(finished):
         ("DELETE FROM tuning_ledger", "the accounts of datasets lack"),
         ("UPDATE tunings SET outcome = replace(outcome, '\"index\":', '\"index\": ') WHERE seq = 1", "was changed"),
         ("UPDATE tunings SET salt = 'x' WHERE seq = 1", "was changed"),
+        ("""UPDATE tunings SET report = replace(report, '"epsilon":"', '"epsilon":"1') WHERE seq = 1""", "was changed"),
         ("UPDATE tunings SET spec = replace(spec, 'a tuning', 'another') WHERE seq = 1", "was changed"),
         ("UPDATE tunings SET state = 'running' WHERE seq = 1", "was changed"),
         ("DELETE FROM tunings WHERE seq = 2", r"tuning tun_\w+ is missing"),
