@@ -12,7 +12,7 @@ from demo.parties import start_services
 from docs.website import command_line, errors, formulas, notebooks, operating, python_api, rest, tour
 
 ROOT = Path(__file__).parents[2]
-COPIED = (".md", ".svg", ".png", ".json", ".py")
+COPIED = (".md", ".svg", ".png", ".py")
 
 
 def build(target: Path, *, quick: bool = False) -> Path:

@@ -65,6 +65,11 @@ def test_every_page_has_one_place_in_the_navigation(out):
     assert sorted(listed) == sorted([*for_users, "developers/index.md"])
 
 
+def test_the_site_has_no_data_but_the_contracts_and_the_search(out):
+    found = {path.relative_to(out / "site").as_posix() for path in (out / "site").rglob("*.json")}
+    assert found == {"search.json", "reference/curator.openapi.json", "reference/modeler.openapi.json"}
+
+
 def test_the_search_has_every_page_for_users_and_no_other(out):
     index = json.loads((out / "site" / "search.json").read_text())
     searched = {item["location"].partition("#")[0] for item in index["items"]}
