@@ -16,7 +16,7 @@ from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.secret_files import save_secret
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
-from service_kit.cli.main import build
+from service_kit.cli.main import build, finish
 from service_kit.cli.program import Program, plain_errors, read_json
 from service_kit.cli.remote import (
     AsJson,
@@ -210,6 +210,8 @@ def replay(
 
     It changes nothing and sends no request, and may run beside the service. With --export, --log and --candidates it
     needs no data of a service.
+
+    Example: blindopt-modeler replay run_0123456789abcdef
     """
     from blindopt.audit import reconciliation
     from blindopt.errors import StateConflict
@@ -240,6 +242,9 @@ def replay(
         f"{run}: {len(record.trials)} choices derived again, each as it is recorded; "
         f"{answered} answers, each as the log records"
     )
+
+
+finish(app, PROGRAM.service)
 
 
 def main() -> None:

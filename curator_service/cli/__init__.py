@@ -19,7 +19,7 @@ from curator_service import store
 from curator_service.cli import daily
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from service_kit.cli.main import build
+from service_kit.cli.main import build, finish
 from service_kit.cli.program import Program, plain_errors, read_json
 from service_kit.cli.remote import TokenFile, Url
 from service_kit.context.context import ServiceContext
@@ -94,6 +94,8 @@ def attack(
 
     A draft is attacked on a release that is drawn for this and thrown away, a released study on its published Z. The
     findings depend on the records, so they are for their owner alone.
+
+    Example: blindopt-curator attack std_0123456789abcdef
     """
     from curator_service.releases import attack_preview
     from curator_service.vault import Vault
@@ -133,6 +135,8 @@ def audit_privacy(
     """Compare the noise that a study's release and answers draw with the laws that they promise.
 
     Reads no record and changes nothing; the service may be running. Exits with 3 if what was drawn contradicts a law.
+
+    Example: blindopt-curator audit-privacy std_0123456789abcdef --draws 20000
     """
     from curator_service.releases.attacks import privacy_audit
 
@@ -182,6 +186,8 @@ def tune(
     """Choose hyper-parameters privately at a running curator: charge, wait, and print the result that may be published.
 
     The result is on stdout. The text on stderr, and the output with --whole, is for the owner alone.
+
+    Example: blindopt-curator tune tuning.json --preview
     """
     with plain_errors():
         tuning = read_json(request, wire.TuningCreate, "the body of POST /v1/tunings")
@@ -214,7 +220,10 @@ def make_report(
     token_file: TokenFile = None,
     url: Url = None,
 ) -> None:
-    """Print the privacy report of a study or a dataset at a running curator, as JSON."""
+    """Print the privacy report of a study or a dataset at a running curator, as JSON.
+
+    Example: blindopt-curator report make std_0123456789abcdef > report.json
+    """
     with _owner(url, token_file) as owner:
         typer.echo(owner.report(identity).model_dump_json(indent=2))
 
@@ -226,7 +235,10 @@ def verify_report(
         str | None, typer.Option(help="The curator's verifier key, from somewhere else than the file (GET /v1/meta).")
     ] = None,
 ) -> None:
-    """Check the signature of a privacy report: offline, anywhere. Ends with 1 if it is not valid."""
+    """Check the signature of a privacy report: offline, anywhere. Ends with 1 if it is not valid.
+
+    Example: blindopt-curator report verify report.json
+    """
     from blindopt.audit import signed_documents
     from blindopt.audit.checkpoints import Verifier
 
@@ -275,6 +287,9 @@ def _for_the_owner(view: wire.TuningView) -> str:
     if view.result is None:
         return f"{view.id} {view.state}: {view.problem or 'its charge stays'}"
     return f"(for you alone: {view.clipped} scores lay outside the range)" if view.clipped else ""
+
+
+finish(app, PROGRAM.service)
 
 
 def main() -> None:

@@ -37,6 +37,8 @@ def build(program: Program[S]) -> typer.Typer:
         """Copy the database from SQLite in DATA_DIR to the empty one at DATABASE_URL. Stop the service first.
 
         Nothing is lost or closed: the service goes on from there. The file of SQLite is kept under another name.
+
+        Example: BLINDOPT_CURATOR_DATABASE_URL=postgresql://HOST/DATABASE blindopt-curator database move
         """
         with plain_errors():
             settings = program.checked_settings()

@@ -4,6 +4,7 @@ A command imports what only it needs, such as the web server, when it runs, so t
 """
 
 import gc
+import inspect
 import os
 import shlex
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from blindopt.audit import reconciliation
 from blindopt.audit.verification import Verification
@@ -56,7 +58,10 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def backup(target: Annotated[Path, typer.Argument(help="A new folder for the copy.")]) -> None:
-        """Copy the database and its files, consistent while the service runs. The keys are not in it."""
+        """Copy the database and its files, consistent while the service runs. The keys are not in it.
+
+        Example: blindopt-curator backup backups/2026-11-28
+        """
         from service_kit.cli import backup
 
         with plain_errors():
@@ -110,6 +115,8 @@ def build(program: Program[S]) -> typer.Typer:
         """Serve REST API and console until Ctrl-C or SIGTERM.
 
         Settings come from the environment; options override them.
+
+        Example: blindopt-curator serve --port 8410 --data-dir data
         """
         gc.disable()  # what is imported and built now stays, too
         from service_kit.listener.server import server
@@ -142,7 +149,28 @@ def build(program: Program[S]) -> typer.Typer:
             gc.enable()
             listener.run(sockets=[listening])
 
+    finish(cli, program.service)
     return cli
+
+
+class _Command(TyperCommand):
+    """A command whose usage has the names of its arguments in capitals, without braces."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The parts of the usage line."""
+        return [piece.replace("{", "").replace("}", "").upper() for piece in super().collect_usage_pieces(ctx)]
+
+
+def finish(cli: typer.Typer, service: str) -> None:
+    """Give all commands their usage lines, and examples of this service."""
+    for command in cli.registered_commands:
+        own = f"{service.replace('-', '_').upper()}_"
+        text = inspect.cleandoc((command.callback and command.callback.__doc__) or "")
+        command.help = text.replace("blindopt-curator", service).replace("BLINDOPT_CURATOR_", own)
+        command.cls = _Command
+    for group in cli.registered_groups:
+        if group.typer_instance is not None:
+            finish(group.typer_instance, service)
 
 
 def _application(program: Program[S], settings: S) -> Any:
@@ -211,7 +239,10 @@ def _tokens(program: Program[S]) -> typer.Typer:
         role: Annotated[str, typer.Option(help=f"One of {', '.join(program.roles)}.")] = program.main_role,
         days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until it expires.")] = 90,
     ) -> None:
-        """Print a new token, once."""
+        """Print a new token, once.
+
+        Example: blindopt-curator token create --name ann --days 30
+        """
         program.check_role(role)
         with plain_errors():
             users.check_name(name)
@@ -224,7 +255,10 @@ def _tokens(program: Program[S]) -> typer.Typer:
         principal: Annotated[str, typer.Argument(help="usr_..., as in `token list`.")],
         days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until the new token expires.")] = 90,
     ) -> None:
-        """Print a further token of a person or program; the older one stays until it is revoked."""
+        """Print a further token of a person or program; the older one stays until it is revoked.
+
+        Example: blindopt-curator token rotate usr_0123456789abcdef
+        """
         with program.opened() as opened:
             token, _ = opened.database.write(
                 lambda db: opened.authentication.rotate(db, principal, days=days, actor="cli")
@@ -233,14 +267,20 @@ def _tokens(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def revoke(kid: Annotated[str, typer.Argument(help="Key id: the 16 hex digits after blindopt_.")]) -> None:
-        """Refuse a token from now on."""
+        """Refuse a token from now on.
+
+        Example: blindopt-curator token revoke 0123456789abcdef
+        """
         with program.opened() as opened:
             opened.database.write(lambda db: opened.authentication.revoke(db, kid, actor="cli"))
         typer.echo(f"revoked {kid}")
 
     @cli.command("list")
     def listed() -> None:
-        """Key ids, principals, roles, expiry, last use, names; never a secret."""
+        """Key ids, principals, roles, expiry, last use, names; never a secret.
+
+        Example: blindopt-curator token list
+        """
         with program.opened() as opened:
             for row in opened.authentication.tokens():
                 state = "revoked" if row.revoked_at else "live" if is_live(row, datetime.now(UTC)) else "expired"
@@ -262,7 +302,10 @@ def _audit(program: Program[S]) -> typer.Typer:
             Path | None, typer.Option(help="A signed checkpoint in a file: verify the log's records after it alone.")
         ] = None,
     ) -> None:
-        """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong."""
+        """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong.
+
+        Example: blindopt-curator audit verify
+        """
         words = ""
         with plain_errors():
             note = None if since is None else since.read_bytes().decode(errors="replace")
@@ -285,7 +328,10 @@ def _audit(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def export() -> None:
-        """Write logs and signatures to standard output, one JSON object a line."""
+        """Write logs and signatures to standard output, one JSON object a line.
+
+        Example: blindopt-curator audit export > curator.jsonl
+        """
         with program.opened() as opened, opened.database.read() as db:
             sys.stdout.writelines(reconciliation.write(opened.audit_trail.export(db)))
 
@@ -295,7 +341,10 @@ def _audit(program: Program[S]) -> typer.Typer:
         curator: Annotated[Path, typer.Argument(help="The curator's export.")],
         modeler: Annotated[Path, typer.Argument(help="The modeler's export.")],
     ) -> None:
-        """Verify two exports and compare their exchanges of a study; exit 1 on any difference."""
+        """Verify two exports and compare their exchanges of a study; exit 1 on any difference.
+
+        Example: blindopt-curator audit reconcile std_0123456789abcdef curator.jsonl modeler.jsonl
+        """
         with plain_errors():
             sides = []
             for name, path in (("curator", curator), ("modeler", modeler)):
@@ -326,7 +375,10 @@ def _audit(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def key() -> None:
-        """Print the service's verifier key. Send it to the other party over another channel."""
+        """Print the service's verifier key. Send it to the other party over another channel.
+
+        Example: blindopt-curator audit key
+        """
         with program.opened() as opened:
             typer.echo(opened.signer.verifier.vkey)
 

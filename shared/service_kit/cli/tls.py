@@ -53,7 +53,10 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def renew(folder: Folder = Path("tls"), days: Days = 397) -> None:
-        """Make the certificates of tls init anew, with new keys, by the same authority. Services take them up."""
+        """Make the certificates of tls init anew, with new keys, by the same authority. Services take them up.
+
+        Example: blindopt-curator tls renew --folder tls
+        """
         with plain_errors():
             server = x509.load_pem_x509_certificate((folder / "server.crt").read_bytes())
             names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

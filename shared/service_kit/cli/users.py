@@ -1,6 +1,8 @@
 """`user add|list|password|disable`: the users of the console. It works beside a running service, too."""
 
 import secrets
+import warnings
+from getpass import GetPassWarning
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -32,7 +34,10 @@ def build(program: Program[S]) -> typer.Typer:
         role: Annotated[str, typer.Option(help=f"One of {', '.join(program.roles)}.")] = program.main_role,
         password_file: PasswordFile = None,
     ) -> None:
-        """Add a user, with a password."""
+        """Add a user, with a password.
+
+        Example: blindopt-curator user add ann --password-file secret
+        """
         program.check_role(role)
         with plain_errors():
             password_hash = _hash_of(password_file, program.checked_settings().password_hash)
@@ -43,7 +48,10 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def password(name: Annotated[str, typer.Argument()], password_file: PasswordFile = None) -> None:
-        """Set another password. Every session of the person ends."""
+        """Set another password. Every session of the person ends.
+
+        Example: blindopt-curator user password ann
+        """
         with program.opened() as context:
             context.database.write(lambda db: _by_name(db, name))
             password_hash = _hash_of(password_file, program.checked_settings().password_hash)
@@ -52,14 +60,20 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def disable(name: Annotated[str, typer.Argument()]) -> None:
-        """Disable a user. Their sessions end at once."""
+        """Disable a user. Their sessions end at once.
+
+        Example: blindopt-curator user disable ann
+        """
         with program.opened() as context:
             context.database.write(lambda db: _disable(db, context, name))
         typer.echo(f"disabled {name}")
 
     @cli.command("list")
     def listed() -> None:
-        """Ids, roles, states, names; never a password or its hash."""
+        """Ids, roles, states, names; never a password or its hash.
+
+        Example: blindopt-curator user list
+        """
         with program.opened() as context, context.database.read() as db:
             for user in users.list_all(db):
                 state = f"disabled {user.disabled_at[:10]}" if user.disabled_at else "live"
@@ -80,7 +94,12 @@ def _password(file: Path | None) -> str:
         if not lines:
             raise Invalid(f"{file} is empty: its first line is the password")
         return lines[0]
-    return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GetPassWarning)
+        try:
+            return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
+        except GetPassWarning:
+            raise Invalid("no terminal can ask for the password: name a file with --password-file") from None
 
 
 def check_name(name: str) -> None:
