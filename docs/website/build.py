@@ -60,8 +60,11 @@ def assemble(pages: Path, *, quick: bool) -> None:
         "metrics.md": operating.metrics_page(),
         "not-protected.md": operating.not_protected_page(),
         "command-line.md": command_line.page(),
-        "python.md": python_api.page(),
     }
+    homes = {
+        kind: page for page, text in made.items() for kind in re.findall(r"^##+ .+ \{ #([A-Z]\w+) \}$", text, re.M)
+    }
+    made["python.md"] = python_api.page(homes)
     for name, text in made.items():
         (pages / "reference" / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / "reference" / name).write_text(text)

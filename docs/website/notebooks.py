@@ -42,16 +42,16 @@ def _run(module: str, *arguments: str, cwd: Path, env: dict[str, str]) -> str:
 def page(path: Path, outputs: Outputs | None) -> str:
     """A notebook as Markdown, with the outputs of its cells; None: without."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    shown = iter(outputs or [])
-    parts = []
+    outputs_of_cells = iter(outputs or [])
+    blocks = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(re.sub(r"\((\S+)\.ipynb\)", r"(\1.md)", source))
+            blocks.append(re.sub(r"\((\S+)\.ipynb\)", r"(\1.md)", source))
         else:
-            parts.append(f"```python\n{source}\n```")
-            parts += [_output(output) for output in next(shown, [])]
-    head, _, body = "\n\n".join(parts).partition("\n")
+            blocks.append(f"```python\n{source}\n```")
+            blocks += [_output(output) for output in next(outputs_of_cells, [])]
+    head, _, body = "\n\n".join(blocks).partition("\n")
     return f"{head}\n\n*This page is a notebook: run it from `docs/notebooks/{path.name}`.*\n{body}\n"
 
 

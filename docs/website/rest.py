@@ -53,13 +53,13 @@ def documents() -> dict[str, Json]:
 
 def pages(recorded: Mapping[str, list[Example]]) -> dict[str, str]:
     """A page of each service, one of each group of its operations, and the document itself, all with examples."""
-    made: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for service, document in documents().items():
         _bound_counts(document)
         reference = Reference(service, document, recorded.get(service, []))
-        made |= reference.pages()
-        made[f"{service}.openapi.json"] = json.dumps(document, indent=1)
-    return made
+        by_name |= reference.pages()
+        by_name[f"{service}.openapi.json"] = json.dumps(document, indent=1)
+    return by_name
 
 
 class Reference:
@@ -74,7 +74,7 @@ class Reference:
                 (group,) = operation["tags"]
                 self.groups.setdefault(group, []).append((path, method, operation))
         self.groups = {group: members for group, members in self.groups.items() if members}
-        self.operations = [each for members in self.groups.values() for each in members]
+        self.operations = [item for members in self.groups.values() for item in members]
         self.examples = {
             operation["operationId"]: _examples_of(path, method, operation, recorded)
             for path, method, operation in self.operations
@@ -84,42 +84,42 @@ class Reference:
         for group, members in self.groups.items():
             for _, _, operation in members:
                 bodies = [operation.get("requestBody", {}), *operation["responses"].values()]
-                new = [name for name in self._reached(bodies) if name not in self.home]
-                self.types[operation["operationId"]] = new
-                self.home |= dict.fromkeys(new, group)
+                fresh = [name for name in self._reached(bodies) if name not in self.home]
+                self.types[operation["operationId"]] = fresh
+                self.home |= dict.fromkeys(fresh, group)
         self.home |= {name: self.home.get(name, "") for name in self.schemas}
-        self.here = ""
+        self.shown_group = ""
 
     def pages(self) -> dict[str, str]:
         """All pages, by their paths."""
-        made = {f"{self.service}.md": self._overview()}
+        by_name = {f"{self.service}.md": self._overview()}
         for group, members in self.groups.items():
-            self.here = group
-            lines = [f"# {self.service.capitalize()}: {group}"]
+            self.shown_group = group
+            blocks = [f"# {self.service.capitalize()}: {group}"]
             for path, method, operation in members:
-                lines += self._operation(path, method, operation)
-            made[f"{self.service}/{group}.md"] = "\n\n".join(line for line in lines if line) + "\n"
-        return made
+                blocks += self._operation(path, method, operation)
+            by_name[f"{self.service}/{group}.md"] = "\n\n".join(line for line in blocks if line) + "\n"
+        return by_name
 
     def _overview(self) -> str:
-        self.here = ""
-        lines = [f"# REST: the {self.service}", ABOUT.format(service=self.service)]
+        self.shown_group = ""
+        blocks = [f"# REST: the {self.service}", ABOUT.format(service=self.service)]
         for group, members in self.groups.items():
             rows = [
-                [f"[{plain(each['summary'])}]({self.service}/{group}.md#{each['operationId']})", _call(path, method)]
-                for path, method, each in members
+                [f"[{plain(item['summary'])}]({self.service}/{group}.md#{item['operationId']})", _call(path, method)]
+                for path, method, item in members
             ]
-            lines += [f"## {group.capitalize()}", table(["What it does", "Request"], rows)]
-        refused = [[status, plain(text)] for status, text in sorted(self._shared().items())]
+            blocks += [f"## {group.capitalize()}", table(["What it does", "Request"], rows)]
+        refused = [[status, plain(content)] for status, content in sorted(self._shared().items())]
         explained = (
             "An error is a [Problem](#Problem): [Troubleshooting](../howto/troubleshooting.md) explains its `code`."
         )
-        lines += ["## Replies that every operation may send", explained, table(["Status", "When"], refused)]
+        blocks += ["## Replies that every operation may send", explained, table(["Status", "When"], refused)]
         about = "Each reply names the headers that it may have. `X-Request-ID` is in all of them."
-        headers = [[code(name), plain(text)] for name, text in self._headers()]
-        lines += ["## Headers of replies", about, table(["Header", "Meaning"], headers)]
-        lines += [line for name in sorted(self.schemas) if not self.home[name] for line in self._type(name, "##")]
-        return "\n\n".join(line for line in lines if line) + "\n"
+        headers = [[code(name), plain(content)] for name, content in self._headers()]
+        blocks += ["## Headers of replies", about, table(["Header", "Meaning"], headers)]
+        blocks += [line for name in sorted(self.schemas) if not self.home[name] for line in self._type(name, "##")]
+        return "\n\n".join(line for line in blocks if line) + "\n"
 
     def _shared(self) -> dict[str, str]:
         """Replies, by status, that are the same at every operation which needs a token."""
@@ -129,35 +129,39 @@ class Reference:
             if operation.get("security")
         ]
         first = closed[0] if closed else {}
-        return {s: text for s, text in first.items() if s >= "400" and all(other.get(s) == text for other in closed)}
+        return {
+            s: content
+            for s, content in first.items()
+            if s >= "400" and all(other.get(s) == content for other in closed)
+        }
 
     def _headers(self) -> list[tuple[str, str]]:
         """Every header of a reply with each meaning that it has, once."""
-        replies = [self._resolve(reply) for _, _, each in self.operations for reply in each["responses"].values()]
+        replies = [self._resolve(reply) for _, _, item in self.operations for reply in item["responses"].values()]
         named = [pair for reply in replies for pair in reply.get("headers", {}).items()]
         return list(dict.fromkeys((name, self._resolve(header).get("description", "")) for name, header in named))
 
     def _operation(self, path: str, method: str, operation: Json) -> list[str]:
         name = operation["operationId"]
-        lines = [f"## {plain(operation['summary'])} {{ #{name} }}", _call(path, method)]
+        blocks = [f"## {plain(operation['summary'])} {{ #{name} }}", _call(path, method)]
         more = " ".join(operation["description"].split())[len(operation["summary"]) + 1 :]
-        lines.append(plain(re.sub(r" ?Returns (?!.* Returns ).*$", "", more).strip()))
+        blocks.append(plain(re.sub(r" ?Returns (?!.* Returns ).*$", "", more).strip()))
         if not operation.get("security"):
-            lines.append("You need no token.")
-        parameters = [self._resolve(each) for each in operation.get("parameters", [])]
+            blocks.append("You need no token.")
+        parameters = [self._resolve(item) for item in operation.get("parameters", [])]
         rows = [
-            [code(each["name"]), each["in"], self.kind(each["schema"]), plain(each.get("description", ""))]
-            for each in parameters
-            if each["name"] != "idempotency-key"
+            [code(item["name"]), item["in"], self.kind(item["schema"]), plain(item.get("description", ""))]
+            for item in parameters
+            if item["name"] != "idempotency-key"
         ]
-        lines.append(table(["Parameter", "In", "Type", "Meaning"], rows))
+        blocks.append(table(["Parameter", "In", "Type", "Meaning"], rows))
         body = self._resolve(operation.get("requestBody", {}))
         if body:
-            lines.append(f"Body: {self._content(body)}.")
-        lines.append(table(["Reply", "When", "Body", "Headers"], self._replies(operation)))
-        keyed = any(each["name"] == "idempotency-key" for each in parameters)
-        lines += [_shown(example, bool(operation.get("security")), keyed) for example in self.examples[name]]
-        return lines + [line for each in self.types[name] for line in self._type(each, "###")]
+            blocks.append(f"Body: {self._content(body)}.")
+        blocks.append(table(["Reply", "When", "Body", "Headers"], self._replies(operation)))
+        keyed = any(item["name"] == "idempotency-key" for item in parameters)
+        blocks += [_shown(example, bool(operation.get("security")), keyed) for example in self.examples[name]]
+        return blocks + [line for item in self.types[name] for line in self._type(item, "###")]
 
     def _replies(self, operation: Json) -> list[list[str]]:
         rows, shared = [], self._shared()
@@ -178,15 +182,15 @@ class Reference:
 
     def _type(self, name: str, mark: str) -> list[str]:
         schema = self.schemas[name]
-        lines = [f"{mark} {plain(name)} {{ #{name} }}", plain(schema.get("description", ""))]
+        blocks = [f"{mark} {plain(name)} {{ #{name} }}", plain(schema.get("description", ""))]
         if "properties" not in schema:
-            return [*lines, f"{self.kind(schema)}."]
+            return [*blocks, f"{self.kind(schema)}."]
         needed = schema.get("required", [])
         rows = [
-            [code(field), self.kind(each), "yes" if field in needed else "", plain(each.get("description", ""))]
-            for field, each in schema["properties"].items()
+            [code(field), self.kind(item), "yes" if field in needed else "", plain(item.get("description", ""))]
+            for field, item in schema["properties"].items()
         ]
-        return [*lines, table(["Field", "Type", "Required", "Meaning"], rows)]
+        return [*blocks, table(["Field", "Type", "Required", "Meaning"], rows)]
 
     def kind(self, schema: Json) -> str:
         """The type of a value, in words, with links to the types that it names."""
@@ -194,15 +198,17 @@ class Reference:
             name = schema["$ref"].rpartition("/")[2]
             home = self.home[name]
             page = f"{home}.md" if home else f"{self.service}.md"
-            folder = "../" if self.here and not home else f"{self.service}/" if home and not self.here else ""
-            return f"[{plain(name)}]({'' if home == self.here else folder + page}#{name})"
+            folder = (
+                "../" if self.shown_group and not home else f"{self.service}/" if home and not self.shown_group else ""
+            )
+            return f"[{plain(name)}]({'' if home == self.shown_group else folder + page}#{name})"
         for options in ("anyOf", "oneOf", "allOf"):
             if options in schema:
-                return " or ".join(dict.fromkeys(self.kind(each) for each in schema[options]))
+                return " or ".join(dict.fromkeys(self.kind(item) for item in schema[options]))
         if "const" in schema:
             return code(str(schema["const"]))
         if "enum" in schema:
-            return ", ".join(code(str(each)) for each in schema["enum"])
+            return ", ".join(code(str(item)) for item in schema["enum"])
         match schema.get("type"):
             case "array":
                 return f"list of {self.kind(schema['items'])}" if schema.get("items") else "list"
@@ -226,23 +232,23 @@ class Reference:
         names: dict[str, None] = {}
         waiting = [value]
         while waiting:
-            each = waiting.pop(0)
-            if isinstance(each, dict):
-                name = str(each.get("$ref", "")).removeprefix("#/components/schemas/")
+            item = waiting.pop(0)
+            if isinstance(item, dict):
+                name = str(item.get("$ref", "")).removeprefix("#/components/schemas/")
                 if name in self.schemas and name not in names:
                     names[name] = None
                     waiting.append(self.schemas[name])
-                waiting += each.values()
-            elif isinstance(each, list):
-                waiting += each
+                waiting += item.values()
+            elif isinstance(item, list):
+                waiting += item
         return list(names)
 
     def _resolve(self, value: Json) -> Json:
         """What a reference of the document leads to; any other value as it is."""
         while "$ref" in value:
             target: Json = self.document
-            for part in value["$ref"].removeprefix("#/").split("/"):
-                target = target[part]
+            for key in value["$ref"].removeprefix("#/").split("/"):
+                target = target[key]
             value = target
         return value
 
@@ -267,39 +273,38 @@ def _bound_counts(value: Any) -> None:
     if isinstance(value, dict):
         if value.get("type") == "integer" and not {"minimum", "exclusiveMinimum", "const", "enum"} & value.keys():
             value["minimum"] = 0
-        for each in value.values():
-            _bound_counts(each)
+        for item in value.values():
+            _bound_counts(item)
     elif isinstance(value, list):
-        for each in value:
-            _bound_counts(each)
+        for item in value:
+            _bound_counts(item)
 
 
 def _examples_of(path: str, method: str, operation: Json, recorded: list[Example]) -> list[Example]:
     """Put the first example of each success into the document, and return them."""
     pattern = re.compile(re.sub(r"{\w+}", "[^/:]+", path))
-    found: dict[int, Example] = {}
+    matches: dict[int, Example] = {}
     for example in recorded:
         fits = example.method == method and pattern.fullmatch(example.target.partition("?")[0])
-        if fits and example.status < 300 and (method == "get" or example.status not in found):
-            found[example.status] = example  # what is read last is fullest
-    for status, example in found.items():
+        if fits and example.status < 300 and (method == "get" or example.status not in matches):
+            matches[example.status] = example  # what is read last is fullest
+    for status, example in matches.items():
         sent = operation.get("requestBody", {}).get("content", {}).get(example.media)
         if sent is not None:
             sent.setdefault("example", example.body)
         reply = operation["responses"][str(status)].get("content", {}).get(example.reply_media)
         if reply is not None and example.reply is not None and example.reply_media != "text/event-stream":
             reply["example"] = shortened(example.reply)
-    return [found[status] for status in sorted(found)]
+    return [matches[status] for status in sorted(matches)]
 
 
 def shortened(value: Any) -> Any:
     """An example that one can read: two of many items, and the beginning of a long sentence."""
     if isinstance(value, dict):
-        return {name: shortened(each) for name, each in value.items()}
+        return {name: shortened(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [
-            shortened(each) for each in (value if all(isinstance(each, int | float) for each in value) else value[:2])
-        ]
+        are_numbers = all(isinstance(item, int | float) for item in value)
+        return value if are_numbers else [shortened(item) for item in value[:2]]
     if isinstance(value, str) and len(value) > 300 and " " in value:
         return value[:200] + " ..."
     return value
@@ -307,12 +312,12 @@ def shortened(value: Any) -> Any:
 
 def _shown(example: Example, closed: bool, keyed: bool) -> str:
     """A folded example: the request as it is sent, and the body of its reply."""
-    lines = [f"{example.method.upper()} {example.target} HTTP/1.1"]
-    lines += ["Authorization: Bearer TOKEN"] if closed else []
-    lines += ["Idempotency-Key: 5f0c6a1e9b3d"] if keyed else []
+    head = [f"{example.method.upper()} {example.target} HTTP/1.1"]
+    head += ["Authorization: Bearer TOKEN"] if closed else []
+    head += ["Idempotency-Key: 5f0c6a1e9b3d"] if keyed else []
     if example.body is not None:
-        lines += [f"Content-Type: {example.media}", "", _text(example.body)]
-    blocks = [_fence("http", "\n".join(lines))]
+        head += [f"Content-Type: {example.media}", "", _text(example.body)]
+    blocks = [_fence("http", "\n".join(head))]
     if example.reply is not None:
         language = "json" if example.reply_media == "application/json" else "text"
         blocks.append(_fence(language, _text(shortened(example.reply))))
@@ -324,5 +329,5 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _fence(language: str, text: str) -> str:
-    return f"```{language}\n{text.rstrip()}\n```"
+def _fence(language: str, content: str) -> str:
+    return f"```{language}\n{content.rstrip()}\n```"

@@ -81,8 +81,8 @@ BY_HAND = {
 }
 """What needs a link or a setting."""
 BY_HAND["curator"] += [
-    Example("post", f"/v1/inbox/{each}:try_again", "", None, 200, "application/json", {"measurements": 1})
-    for each in ("system", "measurements/msr_0123456789abcdef")
+    Example("post", f"/v1/inbox/{item}:try_again", "", None, 200, "application/json", {"measurements": 1})
+    for item in ("system", "measurements/msr_0123456789abcdef")
 ]
 BY_HAND["modeler"] += [
     Example(
@@ -109,15 +109,15 @@ def examples() -> dict[str, list[Example]]:
     recorded: dict[str, list[Example]] = {name: [] for name in ports.values()}
     for port, example in recording.examples:
         recorded[ports[port]].append(example)
-    return {name: each + BY_HAND[name] for name, each in recorded.items()}
+    return {name: item + BY_HAND[name] for name, item in recorded.items()}
 
 
 def _houses(seed: int, count: int) -> bytes:
     rng = np.random.default_rng(seed)
     area, built = rng.integers(40, 200, count), rng.integers(1900, 2020, count)
     price = area * 4 + (built - 1900) + rng.integers(-40, 40, count)
-    lines = ["area_m2,built,price", *(f"{a},{b},{p}" for a, b, p in zip(area, built, price, strict=True))]
-    return "\n".join(lines).encode()
+    blocks = ["area_m2,built,price", *(f"{a},{b},{p}" for a, b, p in zip(area, built, price, strict=True))]
+    return "\n".join(blocks).encode()
 
 
 def _walk(folder: Path, curator: Party, modeler: Party) -> None:
@@ -156,8 +156,8 @@ def _study(owner: Owner) -> str:
     owner.discard_upload(upload.id)
     dataset = owner.upload(_houses(1, 600), name="House sales", columns=["area_m2", "built", "price"])
     path = f"/v1/datasets/{dataset.id}"
-    for each in ("/v1/datasets", path, f"{path}/account", f"{path}/withheld"):
-        _call(owner, "GET", each)
+    for item in ("/v1/datasets", path, f"{path}/account", f"{path}/withheld"):
+        _call(owner, "GET", item)
     owner.withhold(dataset.id, 17)
     _call(owner, "GET", f"{path}/withheld")
     _call(owner, "PUT", f"{path}/account/caps", {"epsilon": "8", "delta": None})
@@ -197,8 +197,8 @@ def _study(owner: Owner) -> str:
     _call(owner, "PUT", f"{study}/labels", {"note": "For the meeting in May.", "tags": ["houses"]})
     _call(owner, "POST", f"{study}:release", {"spec_sha256": owner.draft(draft.id).view.spec_sha256})
     owner.make_sandbox(draft.id)
-    for each in (study, "/v1/studies", "/v1/jobs", "/v1/accounts", f"{study}/groups"):
-        _call(owner, "GET", each)
+    for item in (study, "/v1/studies", "/v1/jobs", "/v1/accounts", f"{study}/groups"):
+        _call(owner, "GET", item)
     return draft.id
 
 
@@ -219,10 +219,10 @@ def _vendor(folder: Path, owner: Owner, vendor: Vendor, study: str) -> None:
     _call(vendor, "POST", "/v1/connections:test", access)
     run = vendor.start(folder / "Acme.json", iterations=1, seed=7, name="First run").wait()
     path = f"/v1/runs/{run.id}"
-    for each in ("/v1/runs", path, *(f"{path}/{what}" for what in ("trials", "curve", "export", "recommendation"))):
-        _call(vendor, "GET", each)
-    for each in ("posterior", "map", "slices", "events"):
-        _call(vendor, "GET", f"{path}/{each}")
+    for item in ("/v1/runs", path, *(f"{path}/{what}" for what in ("trials", "curve", "export", "recommendation"))):
+        _call(vendor, "GET", item)
+    for item in ("posterior", "map", "slices", "events"):
+        _call(vendor, "GET", f"{path}/{item}")
     number = run.hand_over("Look at these sales.").number
     vendor.update_message(run.id, number)
     vendor.messages(run.id)
@@ -250,8 +250,8 @@ def _vendor(folder: Path, owner: Owner, vendor: Vendor, study: str) -> None:
     path = f"/v1/studies/{study}"
     grant = wire.GrantFile.model_validate_json((folder / "Messages.json").read_bytes())
     with Client(grant.curator_url, grant.token) as client:
-        asked = _call(client, "POST", f"{path}/queries", {"rows": [{"row": second}]})
-        _call(client, "GET", f"{path}/queries/{asked['id']}")
+        query = _call(client, "POST", f"{path}/queries", {"rows": [{"row": second}]})
+        _call(client, "GET", f"{path}/queries/{query['id']}")
         message = {"kind": "recommendation", "row": second, "mean": 610.0, "salt": "00112233445566778899aabbccddeeff"}
         sent = _call(client, "POST", f"{path}/messages", message)
         _call(client, "GET", f"{path}/messages/{sent['id']}")
@@ -282,8 +282,8 @@ def _measuring(folder: Path, owner: Owner, measurer: Measurer) -> None:
             _call(vendor, "POST", f"{path}/queries", {"rows": [{"row": row, "plays": 2 - row}]})["id"] for row in (0, 1)
         ]
         _call(vendor, "GET", f"{path}/queries/{queries[0]}", wait=0)
-    for each in ("/v1/inbox", "/v1/inbox/system", "/v1/inbox.csv"):
-        _call(measurer, "GET", each)
+    for item in ("/v1/inbox", "/v1/inbox/system", "/v1/inbox.csv"):
+        _call(measurer, "GET", item)
     _call(measurer, "GET", "/v1/inbox/events", seconds=0.2)
     items = {query: [item.id for item in measurer.measurements(query_id=query)] for query in queries}
     first, second = items[queries[0]]
@@ -328,8 +328,8 @@ def _after(owner: Owner, study: str) -> None:
     """What is read of a study with answers, and how studies and datasets end."""
     path, dataset = f"/v1/studies/{study}", owner.draft(study).view.spec.dataset_id
     reads = ("ledger", "exposure", "accounting", "account", "exposure/histogram", "results", "ledger/curve")
-    for each in reads:
-        _call(owner, "GET", f"{path}/{each}")
+    for item in reads:
+        _call(owner, "GET", f"{path}/{item}")
     _call(owner, "GET", f"/v1/datasets/{dataset}/account")
     _call(owner, "POST", f"{path}:report")
     _call(owner, "POST", f"/v1/datasets/{dataset}:report")

@@ -24,7 +24,21 @@ if TYPE_CHECKING:
     from blindopt.client.owner import Owner
     from blindopt.client.study import Study
     from blindopt.client.vendor import Run, Vendor
-    from blindopt.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
+    from blindopt.errors import (
+        BlindoptError,
+        Declined,
+        ExtraMissing,
+        Invalid,
+        LogBroken,
+        LoopEnded,
+        NumericalFailure,
+        ProtocolViolated,
+        Remote,
+        StateConflict,
+        StillMeasured,
+        StillRunning,
+        Unreachable,
+    )
     from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential
     from blindopt.gp.posterior import Posterior
     from blindopt.optimizer.optimizer import Optimizer
@@ -32,10 +46,16 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "BlindoptError",
+    "Declined",
+    "ExtraMissing",
+    "Invalid",
+    "LogBroken",
+    "LoopEnded",
     "Matern12",
     "Matern32",
     "Matern52",
     "Measurer",
+    "NumericalFailure",
     "Optimizer",
     "Owner",
     "Posterior",
@@ -43,6 +63,9 @@ __all__ = [
     "Remote",
     "Run",
     "SquaredExponential",
+    "StateConflict",
+    "StillMeasured",
+    "StillRunning",
     "Study",
     "Unreachable",
     "Vendor",
@@ -55,7 +78,21 @@ _NAMES = {
     "blindopt.client.owner": ["Owner"],
     "blindopt.client.study": ["Study"],
     "blindopt.client.vendor": ["Run", "Vendor"],
-    "blindopt.errors": ["BlindoptError", "ProtocolViolated", "Remote", "Unreachable"],
+    "blindopt.errors": [
+        "BlindoptError",
+        "Declined",
+        "ExtraMissing",
+        "Invalid",
+        "LogBroken",
+        "LoopEnded",
+        "NumericalFailure",
+        "ProtocolViolated",
+        "Remote",
+        "StateConflict",
+        "StillMeasured",
+        "StillRunning",
+        "Unreachable",
+    ],
     "blindopt.gp.kernels": ["Matern12", "Matern32", "Matern52", "SquaredExponential"],
     "blindopt.gp.posterior": ["Posterior"],
     "blindopt.optimizer.optimizer": ["Optimizer"],

@@ -32,29 +32,29 @@ def test_no_link_is_broken_and_each_picture_is_there(out):
 @pytest.mark.slow(sibling="test_notebooks.py::test_outputs_are_what_a_notebook_shows")
 def test_each_notebook_runs_and_its_page_shows_every_output(out):
     texts = {path: (out / f"site-source/pages/notebooks/{path.stem}.md").read_text() for path in NOTEBOOKS}
-    assert {path.stem: missing for path, text in texts.items() if (missing := unshown(path, text))} == {}
-    own_loop = next(text for path, text in texts.items() if path.stem.startswith("c-"))
+    assert {path.stem: missing for path, content in texts.items() if (missing := unshown(path, content))} == {}
+    own_loop = next(content for path, content in texts.items() if path.stem.startswith("c-"))
     assert ("BoTorch chooses." if find_spec("botorch") else "the product's optimizer chooses.") in own_loop
-    first = next(text for path, text in texts.items() if path.stem.startswith("a-"))
+    first = next(content for path, content in texts.items() if path.stem.startswith("a-"))
     assert "<caption>Low risk: " in first
 
 
 def wrong(document):
     """Operations without an example of a request or of a success, and examples that their schema refuses."""
-    found = []
+    faults_found = []
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             success = min(status for status in operation["responses"] if status.startswith("2"))
-            for part in (operation.get("requestBody", {}), operation["responses"][success]):
-                contents = {kind: each for kind, each in part.get("content", {}).items() if kind not in BYTES}
-                with_example = [each for each in contents.values() if "example" in each]
+            for body in (operation.get("requestBody", {}), operation["responses"][success]):
+                contents = {kind: item for kind, item in body.get("content", {}).items() if kind not in BYTES}
+                with_example = [item for item in contents.values() if "example" in item]
                 if contents and not with_example:
-                    found.append(f"{method.upper()} {path}: no example")
-                for each in with_example:
-                    schema = each.get("schema", {}) | {"components": document["components"]}
-                    if not jsonschema_rs.is_valid(schema, each["example"]):
-                        found.append(f"{method.upper()} {path}: an example that its schema refuses")
-    return found
+                    faults_found.append(f"{method.upper()} {path}: no example")
+                for item in with_example:
+                    schema = item.get("schema", {}) | {"components": document["components"]}
+                    if not jsonschema_rs.is_valid(schema, item["example"]):
+                        faults_found.append(f"{method.upper()} {path}: an example that its schema refuses")
+    return faults_found
 
 
 @pytest.mark.slow(sibling="test_an_operation_without_a_right_example_is_found")

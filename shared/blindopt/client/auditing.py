@@ -14,7 +14,10 @@ SQLITE = b"SQLite format 3\0"
 
 @dataclass(frozen=True, slots=True)
 class VerifiedLog:
-    """A log that verifies: who keeps it, the key that signs it, its size and root, and the sizes of its shared logs."""
+    """A log that verifies: who keeps it, the key that signs it, its size and root, and the sizes of its shared logs.
+
+    >>> print(bo.verify_log("curator.jsonl").records)  # doctest: +SKIP
+    """
 
     service: str
     key: str
@@ -29,7 +32,10 @@ class VerifiedLog:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of comparing two parties' logs."""
+    """The result of comparing two parties' logs.
+
+    >>> assert bo.reconcile("curator.jsonl", "own-loop.sqlite").agree  # doctest: +SKIP
+    """
 
     studies: list[str]
     compared: int
@@ -63,7 +69,7 @@ def read_log(path: str | Path) -> Export:
 
 
 def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
-    """Verify every record, hash and signature in a file.
+    """Verify every record, hash and signature in a file ``path``.
 
     Raises LogBroken, which names the first fault, and Invalid for a file that cannot be read.
 
@@ -76,7 +82,7 @@ def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
 
 
 def reconcile(first: str | Path, second: str | Path, *, study: str | None = None) -> Comparison:
-    """Verify the files of a curator and a modeler, in any order, and compare their exchanges of a study.
+    """Verify the files ``first`` and ``second`` of a curator and a modeler, and compare their exchanges of a study.
 
     Without ``study``, of every study that the modeler's side queried. Raises as ``verify_log`` does.
     """

@@ -153,11 +153,16 @@ class _Request:
 class Client:
     """A client with a token. Threads may share it: each has a connection of its own.
 
-    ``verify`` is a file of certificate authorities, or False for no check of the certificate; ``client_cert`` are files
-    in PEM, a certificate and its key, for a service that requires one. ``timeout_s`` bounds one reply. For
-    ``patience_s`` a request is repeated, with the same idempotency key, while that may help: the connection failed,
-    another machine answered, or the reply says so. An address at which nothing has answered yet is tried once.
-    ``proxy`` is the address of an HTTP proxy; none is taken from the environment, because it would read the token.
+    ``url`` is the address of the service, ``token`` the secret of a user or a grant. ``verify`` is a file of
+    certificate authorities, or False for no check of the certificate; ``client_cert`` are files in PEM, a certificate
+    and its key, for a service that requires one. ``timeout_s`` bounds one reply. For ``patience_s`` a request is
+    repeated, with the same idempotency key, while that may help: the connection failed, another machine answered, or
+    the reply says so. An address at which nothing has answered yet is tried once. ``proxy`` is the address of an HTTP
+    proxy; none is taken from the environment, because it would read the token.
+
+    Methods take ids as listings show them: ``study_id``, ``dataset_id``, ``grant_id``, ``run_id``, ``query_id``,
+    ``measurement_id``, ``message_id``, ``forecast_id``, ``tuning_id``, ``upload_id``. ``key`` is the idempotency key of
+    a request: None makes a new one. ``poll_s`` is the pause between two looks, in seconds.
 
     Raises Invalid for plain http to another machine, unless ``plain_http`` allows it.
     """

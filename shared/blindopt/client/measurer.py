@@ -1,9 +1,4 @@
-"""People who measure, and programs that do: the inbox of a curator.
-
->>> import blindopt as bo
->>> for item in bo.Measurer("https://curator.example", token).inbox:  # doctest: +SKIP
-...     item.answer(44.25)
-"""
+"""People who measure, and programs that do: the inbox of a curator."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +10,10 @@ from blindopt.wire.base import parsed
 
 
 class Measurer(Client):
-    """The inbox of a curator, by its address and a measurer's token. ``Client`` describes the parameters."""
+    """The inbox of a curator, by its address and a measurer's token.
+
+    >>> inbox = bo.Measurer("https://curator.example", token).inbox  # doctest: +SKIP
+    """
 
     @property
     def inbox(self) -> list["Item"]:
@@ -43,7 +41,7 @@ class Measurer(Client):
         return self._post(f"{path}:try_again", wire.TriedAgain, key=key)
 
     def inbox_page(self, *, page_size: int = 1_000, **params: Any) -> wire.InboxPage:
-        """A page of the inbox, with the number of open measurements."""
+        """The first ``page_size`` measurements, with the number of open ones; ``params`` filter as ``measurements``."""
         return self._get("/v1/inbox", wire.InboxPage, page_size=page_size, **params)
 
     def measurement(self, measurement_id: str) -> wire.InboxItem:
@@ -76,14 +74,18 @@ class Measurer(Client):
         return self._send("GET", "/v1/inbox.csv", params={"study_id": study_id} if study_id else None).check().body
 
     def import_csv(self, file: bytes, *, dry_run: bool = False, key: str | None = None) -> wire.InboxImport:
-        """Import a filled-in file: all of it, or nothing if a line is wrong."""
+        """Import a filled-in ``file``: all of it, or nothing if a line is wrong. ``dry_run`` only checks it."""
         params = {"dry_run": "true" if dry_run else "false"}
         reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())
         return reply.check().read(wire.InboxImport)
 
 
 class Item:
-    """A measurement to make. ``view`` holds all of it; ``shown`` the values of the record that the study shows."""
+    """A measurement to make. ``view`` holds all of it; ``shown`` the values of the record that the study shows.
+
+    >>> for item in inbox:  # doctest: +SKIP
+    ...     item.answer(44.25, note="at the second visit")
+    """
 
     def __init__(self, measurer: Measurer, view: wire.InboxItem) -> None:
         self.measurer, self.view = measurer, view
@@ -91,13 +93,13 @@ class Item:
         self.shown = {shown.column: shown.value for shown in view.shown}
 
     def answer(self, value: float, *, note: str | None = None) -> wire.QueryMeasurements:
-        """Enter the measured value. Raises Invalid if it is not finite."""
+        """Enter the measured ``value``, with a ``note`` for your colleagues. Raises Invalid if it is not finite."""
         measured = {"measurement_id": self.id, "value": value}
         body = parsed(wire.AnswerCreate, {"values": [measured], "note": note}, {"values.0.value": "value"})
         return self.measurer.answer(self.view.query_id, body)
 
     def decline(self, reason: wire.DeclineReason, *, note: str | None = None) -> wire.QueryMeasurements:
-        """Say that it will not be made, and why. The vendor learns only that the candidate has no answer."""
+        """Decline it for a ``reason``, with a ``note``. The vendor learns only that the candidate has no answer."""
         body = parsed(wire.DeclineCreate, {"measurement_ids": [self.id], "reason": reason, "note": note})
         return self.measurer.decline(self.view.query_id, body)
 

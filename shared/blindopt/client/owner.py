@@ -1,13 +1,4 @@
-"""The owner's side: upload a dataset, draft a study, look at what a release would show, release it, grant it.
-
->>> import blindopt as bo
->>> owner = bo.Owner("https://curator.example", token)  # doctest: +SKIP
->>> dataset = owner.upload("houses.csv", name="houses")  # doctest: +SKIP
->>> draft = dataset.study("prices", features={"area": (30, 250, 20)}, outcome="price",
-...                       privacy=3, answers={"epsilon": 1, "centre": 500, "value_bound": 500})  # doctest: +SKIP
->>> draft.preview()  # doctest: +SKIP
->>> draft.release().grant("Acme").save("grant.json")  # doctest: +SKIP
-"""
+"""The owner's side: upload a dataset, draft a study, look at what a release would show, release it, grant it."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +31,12 @@ WAIT_S = 7 * 86_400.0
 class Owner(ServiceClient):
     """A data owner's curator, by its address and an owner's token: every request there is.
 
-    ``upload``, ``dataset``, ``draft`` and ``study`` return objects that hold what the curator said, with acts of their
-    own. ``Client`` describes the parameters.
+    ``upload``, ``dataset``, ``draft`` and ``study`` return objects with acts of their own. ``file`` holds the bytes of
+    a CSV or Parquet file, and ``filename`` says by its ending which. ``name`` is for people. ``public`` declares that
+    nobody in the table needs protection.
+
+    >>> owner = bo.Owner("https://curator.example", token)  # doctest: +SKIP
+    >>> dataset = owner.upload("houses.csv", name="houses")  # doctest: +SKIP
     """
 
     def upload(
@@ -54,11 +49,11 @@ class Owner(ServiceClient):
         rows_per_person: int | None = None,
         public: bool = False,
     ) -> "Dataset":
-        """Register a table: a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file.
+        """Register ``data``: a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file.
 
         ``columns`` are names, or choices such as ``{"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}``;
-        None: all, as numbers. ``person`` is the column that says whose a row is, with the most rows of one person that
-        are kept. ``public`` declares that nobody in the table needs protection.
+        None: all, as numbers. ``person`` is the column that says whose a record is. ``rows_per_person`` is the most
+        records of one person that are kept. ``public`` declares that nobody in the table needs protection.
 
         Raises Remote ``dataset_invalid`` where something has to be decided first. Its notes say what, by column.
         """
@@ -140,7 +135,7 @@ class Owner(ServiceClient):
         return [dataset for page in self._pages("/v1/datasets", wire.DatasetPage) for dataset in page.datasets]
 
     def report(self, study_or_dataset_id: str) -> wire.SignedPrivacyReport:
-        """The signed privacy report of a study (std_...), or of a dataset (ds_...)."""
+        """The signed privacy report: ``study_or_dataset_id`` is std_... or ds_..."""
         kind = "datasets" if study_or_dataset_id.startswith("ds_") else "studies"
         return self._post(f"/v1/{kind}/{study_or_dataset_id}:report", wire.SignedPrivacyReport)
 
@@ -158,7 +153,7 @@ class Owner(ServiceClient):
     def withhold(
         self, dataset_id: str, record: int | None = None, *, person: str | None = None, key: str | None = None
     ) -> wire.WithheldReply:
-        """Measure and release a record (its number in the file, from 1), or a person's records, no more."""
+        """Measure and release a ``record`` (its number in the file, from 1), or a ``person``'s records, no more."""
         body = wire.WithholdCreate(record=record, person=person)
         return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, body, key)
 
@@ -235,7 +230,7 @@ class Owner(ServiceClient):
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}:revoke", wire.GrantView)
 
     def revoke_token(self, study_id: str, grant_id: str, kid: str) -> wire.GrantView:
-        """Refuse one token of a grant from now on."""
+        """Refuse one token of a grant, which is called ``kid``, from now on."""
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", wire.GrantView)
 
     def start_forecast(
@@ -311,7 +306,7 @@ class Owner(ServiceClient):
         return self._put(f"/v1/studies/{study_id}/budget", wire.StudyOwnerView, change, key)
 
     def messages(self, *, study_id: str | None = None, only_open: bool = False) -> list[wire.MessageView]:
-        """Messages of vendors: recommendations, and requests for more budget."""
+        """Recommendations of vendors, and requests for more budget; with ``only_open``, those without a decision."""
         params = {"only_open": "true" if only_open else "false"} | ({"study_id": study_id} if study_id else {})
         return [
             message for page in self._pages("/v1/messages", wire.MessagePage, **params) for message in page.messages
@@ -348,12 +343,22 @@ class Owner(ServiceClient):
         return self._get("/v1/audit/checkpoint", wire.Checkpoint, grant_id=grant_id)
 
     def consistency(self, first: int, second: int, grant_id: str | None = None) -> wire.Consistency:
-        """Proof that the log has only grown between two sizes."""
+        """Proof that the log has only grown between the sizes ``first`` and ``second``."""
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
 
 
 class Dataset:
-    """A registered table. ``view`` says what it holds: for its owner alone."""
+    """A registered table. ``view`` says what it holds: for its owner alone.
+
+    >>> draft = dataset.study(
+    ...     "Where do houses sell best?",
+    ...     features={"area_m2": (40, 200), "built": (1900, 2020)},
+    ...     outcome="price",
+    ...     privacy={"mechanism": "groups", "epsilon": 0.5, "cells": {"kind": "grid", "parts": [3, 3]}, "min_count": 9},
+    ...     answers={"epsilon": 0.5, "centre": 500, "value_bound": 400},
+    ...     budget={"epsilon_per_row": 1, "queries": 50},
+    ... )  # doctest: +SKIP
+    """
 
     def __init__(self, owner: Owner, view: wire.DatasetView) -> None:
         self.owner, self.view = owner, view
@@ -378,14 +383,15 @@ class Dataset:
     ) -> "Draft":
         """Make a draft. Nothing is drawn, charged or released, and all of this must be public knowledge.
 
-        ``features``: for each column its lower and upper bound, and the change of one record that is to be hidden, in
-        the column's unit; without one its whole range is. ``outcome``: the column to optimize, or an
-        InboxMeasurement where people measure. ``privacy``: epsilon of the release, or its fields, such as
-        ``{"epsilon": 3, "delta": 1e-5}``; "public" for a public dataset; ``{"mechanism": "groups", "epsilon": 0.25,
-        "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 20}`` to look for the best group of records, which
-        hides everything about a record. ``answers``: "exact", or the fields of
-        noise, such as ``{"epsilon": 0.5, "centre": 45, "value_bound": 45}``. ``budget`` holds caps: queries,
-        epsilon_per_row, epsilon_total. ``more``: further fields of StudyCreate.
+        ``name`` is for people. ``features``: for each column its lower and upper bound, and the change of one record
+        that is to be hidden, in the column's unit; without one its whole range is. ``outcome``: the column to optimize,
+        or an InboxMeasurement where people measure; ``direction``: what is best of it. ``privacy``: epsilon of the
+        release, or its fields, such as ``{"epsilon": 3, "delta": 1e-5}``; "public" for a public dataset;
+        ``{"mechanism": "groups", "epsilon": 0.25, "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 20}`` to
+        look for the best group of records, which hides everything about a record. ``answers``: "exact", or the fields
+        of noise, such as ``{"epsilon": 0.5, "centre": 45, "value_bound": 45}``. ``budget`` holds caps: queries,
+        epsilon_per_row, epsilon_total. ``kernel``: public hyper-parameters, if you know some. ``more``: further fields
+        of StudyCreate.
 
         Raises Invalid, naming the field, for what cannot be right.
         """
@@ -422,7 +428,10 @@ class Dataset:
 
 
 class Draft:
-    """A draft of a study: nothing has left. ``view`` is the draft as it was read last."""
+    """A draft of a study: nothing has left. ``view`` is the draft as it was read last.
+
+    >>> study = draft.release()  # doctest: +SKIP
+    """
 
     def __init__(self, owner: Owner, view: wire.StudyOwnerView) -> None:
         self.owner, self.view = owner, view
@@ -445,12 +454,15 @@ class Draft:
         epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8),
         **options: Any,
     ) -> reports.Forecast:
-        """Simulate what each epsilon costs in quality, on public rows. ``options`` are fields of ForecastCreate."""
+        """Simulate a search at each of ``epsilons``, on public values. ``options`` are fields of ForecastCreate."""
         request = parsed(wire.ForecastCreate, {"epsilons": epsilons, **options})
         return self.owner.wait_forecast(self.id, self.owner.start_forecast(self.id, request).id, timeout_s=WAIT_S)
 
     def release(self, *, confirm_high_risk: bool = False) -> "ReleasedStudy":
-        """Draw and publish the candidates, once: this cannot be undone. The draft must be as it was read last."""
+        """Draw and publish the candidates, once: this cannot be undone. The draft must be as it was read last.
+
+        ``confirm_high_risk`` is needed after a preview with a high risk.
+        """
         request = wire.ReleaseAsked(spec_sha256=self.view.spec_sha256, confirm_high_risk=confirm_high_risk)
         return ReleasedStudy(self.owner, self.owner.release(self.id, request=request).id)
 
@@ -463,7 +475,10 @@ class Draft:
 
 
 class ReleasedStudy:
-    """A released study."""
+    """A released study.
+
+    >>> study.grant("Acme").save("grant.json")  # doctest: +SKIP
+    """
 
     def __init__(self, owner: Owner, study_id: str) -> None:
         self.owner, self.id = owner, study_id
@@ -474,7 +489,7 @@ class ReleasedStudy:
         return self.owner._study(self.id)
 
     def grant(self, name: str, *, days: int = 90) -> "Grant":
-        """Let a vendor query the study."""
+        """Let a vendor, whose ``name`` is for people, query the study for ``days`` days."""
         request = parsed(wire.GrantCreate, {"name": name, "expires_in_days": days}, {"expires_in_days": "days"})
         reply = self.owner.grant(self.id, request)
         return Grant(reply, reply.url or self.owner.url)
@@ -493,7 +508,7 @@ class ReleasedStudy:
         return [Message(self, view) for view in self.owner.messages(study_id=self.id)]
 
     def open_record(self, candidate: int) -> dict[str, float]:
-        """The record behind a candidate, by column. The log says that one was opened."""
+        """The record behind a ``candidate``, by column. The log says that one was opened."""
         view = self.owner._post(f"/v1/studies/{self.id}:open_record", wire.RecordView, wire.RecordChoice(row=candidate))
         return {shown.column: shown.value for shown in view.columns}
 
@@ -503,7 +518,7 @@ class ReleasedStudy:
         return [group for page in pages for group in page.groups]
 
     def open_group(self, candidate: int) -> wire.GroupView:
-        """The group behind a candidate of a groups study, with its records. The log says that one was opened."""
+        """The group behind a ``candidate`` of a groups study, with its records. The log says that one was opened."""
         return self.owner._post(f"/v1/studies/{self.id}:open_group", wire.GroupView, wire.RecordChoice(row=candidate))
 
     def close(self) -> wire.StudyOwnerView:
@@ -519,14 +534,17 @@ class ReleasedStudy:
 
 
 class Grant:
-    """A new grant with its token, which is a secret. Neither ``repr`` nor a notebook shows it."""
+    """A new grant with its token, which is a secret. Neither ``repr`` nor a notebook shows it.
+
+    >>> study.grant("Own loop", days=30).save("own-loop.json")  # doctest: +SKIP
+    """
 
     def __init__(self, reply: wire.GrantReply, address: str) -> None:
         self.id, self.name, self.expires_at = reply.id, reply.name, reply.expires_at
         self.file = wire.GrantFile.of(reply, address)
 
     def save(self, path: str | Path) -> Path:
-        """Write grant.json, which only you can read, to send over a private channel. Never overwrites a file."""
+        """Write a file ``path`` that only you can read, to send over a private channel. Never overwrites a file."""
         save_secret(path, self.file.model_dump_json(indent=2))
         return Path(path)
 
@@ -535,7 +553,11 @@ class Grant:
 
 
 class Message:
-    """A message of a vendor. ``view`` holds its content and state."""
+    """A message of a vendor. ``view`` holds its content and state.
+
+    >>> for message in study.messages:  # doctest: +SKIP
+    ...     message.decide("accepted", "Thank you.")
+    """
 
     def __init__(self, study: ReleasedStudy, view: wire.MessageView) -> None:
         self.study, self.view = study, view
@@ -545,7 +567,7 @@ class Message:
         decision: Literal["accepted", "rejected", "measured", "approved", "declined"],
         word: str | None = None,
     ) -> None:
-        """Decide about it; the vendor reads the decision and your words."""
+        """Decide about it; the vendor reads the ``decision`` and your ``word``."""
         request = parsed(wire.MessageDecision, {"decision": decision, "word": word})
         self.view = self.study.owner.decide(self.view.id, request)
 

@@ -8,7 +8,10 @@ from blindopt.display import facts, frame, table
 
 
 class Check(wire.StudyCheck):
-    """What a draft promises and costs, from public values."""
+    """What a draft promises and costs, from public values.
+
+    >>> print(draft.check().guarantee)  # doctest: +SKIP
+    """
 
     def _repr_html_(self) -> str:
         return facts(
@@ -23,7 +26,10 @@ class Check(wire.StudyCheck):
 
 
 class Preview(wire.ReleaseReport):
-    """Attacks on a trial release. It is made from the records: do not pass it on."""
+    """Attacks on a trial release. It is made from the records: do not pass it on.
+
+    >>> print(draft.preview().verdict.sentence)  # doctest: +SKIP
+    """
 
     def _repr_html_(self) -> str:
         rows: list[list[object]] = [[finding.sentence, finding.level] for finding in self.attacks]
@@ -34,7 +40,10 @@ class Preview(wire.ReleaseReport):
 
 
 class Forecast(wire.ForecastView):
-    """Simulated quality at several levels of epsilon."""
+    """Simulated quality at several levels of epsilon.
+
+    >>> axes = draft.forecast([0.5, 1], functions=4, queries=8).plot()  # doctest: +SKIP
+    """
 
     _HEAD = ("mechanism", "epsilon", "regret", "low", "high", "better_than_chance")
 
@@ -48,7 +57,7 @@ class Forecast(wire.ForecastView):
         return table(["Mechanism", "epsilon", "Regret", "Low", "High", "Better than chance"], rows)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot regret by epsilon with 95 % intervals, and the baselines as lines. Raises ExtraMissing."""
+        """Plot regret by epsilon with 95 % intervals, and baselines as lines, on ``axes``. Raises ExtraMissing."""
         axes = new_axes(axes)
         for index, name in enumerate(dict.fromkeys(point.mechanism for point in self.points)):
             points = [point for point in self.points if point.mechanism == name]
@@ -71,7 +80,10 @@ class Forecast(wire.ForecastView):
 
 
 class StudyAccount(wire.StudyAccount):
-    """What a study has spent, beside its caps."""
+    """What a study has spent, beside its caps.
+
+    >>> print(study.account().row_epsilon)  # doctest: +SKIP
+    """
 
     def _repr_html_(self) -> str:
         caps = self.budget
@@ -84,7 +96,10 @@ class StudyAccount(wire.StudyAccount):
 
 
 class DatasetAccount(wire.DatasetAccount):
-    """What all uses of a file have cost its records."""
+    """What all uses of a file have cost its records.
+
+    >>> print(dataset.account().sentence)  # doctest: +SKIP
+    """
 
     def _repr_html_(self) -> str:
         rows: list[list[object]] = [

@@ -49,6 +49,9 @@ class Study:
     shared log, which is countersigned. A query is stored before it is sent, and its answer before it is returned. A
     query that was cut off is repeated under its key, so that it is charged once. Start no run of a modeler under the
     same grant: it would dispute queries that it did not make. Threads may query at the same time.
+
+    >>> with bo.Study.from_grant("own-loop.json", log="own-loop.sqlite") as loop:  # doctest: +SKIP
+    ...     answer = loop.query(3)
     """
 
     def __init__(self, grant: wire.GrantFile, log: StudyLog, url: str, **options: Any) -> None:
@@ -73,11 +76,12 @@ class Study:
         plain_http: bool = False,
         **options: Any,
     ) -> Self:
-        """Open the study of a grant file. ``url`` reaches the curator at another address than the grant's.
+        """Open the study of a ``grant`` file. ``url`` reaches the curator at another address than the grant's.
 
         ``log`` is the SQLite file that keeps queries, answers and logs. None keeps them in memory, with a warning: a
-        later session cannot prove these queries, and needs another grant. ``Client`` describes the rest: ``options``
-        are ``verify``, ``client_cert``, ``timeout_s`` and ``proxy``. Queries that were cut off are repeated. Raises
+        later session cannot prove these queries, and needs another grant. A request is repeated for ``patience_s``
+        seconds while that may help. ``plain_http`` allows http to another machine. ``options`` are ``verify``,
+        ``client_cert``, ``timeout_s`` and ``proxy`` of ``Client``. Queries that were cut off are repeated. Raises
         Invalid, StateConflict, Unreachable, Remote, ProtocolViolated.
         """
         file = read_grant(grant)
@@ -164,7 +168,7 @@ class Study:
     # --- queries ----------------------------------------------------------------------------------
 
     def query(self, candidate: int, *, wait_s: float = 3600.0) -> wire.Answer:
-        """Query one measurement of a candidate, and return its answer when that is stored.
+        """Query one measurement of a ``candidate``, and return its answer when that is stored.
 
         A query of the candidate that has no answer yet is continued; an answered candidate is queried again, and
         charged again. Raises StillMeasured if people have not measured it within ``wait_s``, Declined if they will not,
@@ -262,7 +266,7 @@ class Study:
             self._unsettled = 0
 
     def export(self, path: str | Path) -> None:
-        """Write this side's logs and signatures to a file, for ``bo.verify_log`` and ``bo.reconcile``."""
+        """Write this side's logs and signatures to a file ``path``, for ``bo.verify_log`` and ``bo.reconcile``."""
         with Path(path).open("w", encoding="utf-8") as file:
             file.writelines(reconciliation.write(self._log.export()))
 

@@ -33,7 +33,11 @@ def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
 
 
 class Vendor(ServiceClient):
-    """A modeler, by its address and a vendor's token: every request there is. ``Client`` describes the parameters."""
+    """A modeler, by its address and a vendor's token: every request there is.
+
+    >>> vendor = bo.Vendor("http://127.0.0.1:8420", token)  # doctest: +SKIP
+    >>> run = vendor.start("grant.json", iterations=2, seed=7).wait()  # doctest: +SKIP
+    """
 
     def start(
         self,
@@ -47,11 +51,12 @@ class Vendor(ServiceClient):
         key: str | None = None,
         **settings: Any,
     ) -> "Run":
-        """Start a run under a grant file. ``settings`` are further ones of ``POST /v1/runs``, such as ``stop``.
+        """Start a run under a ``grant`` file. ``settings`` are further ones of ``POST /v1/runs``, such as ``stop``.
 
-        ``iterations`` is the number of queries after the initial ones; ``curator_url`` reaches the curator at another
-        address than the grant's. A RunCreate in place of the grant says all of this by itself. Raises Invalid for
-        settings that no run has, Remote, and Unreachable.
+        ``seed`` makes its choices repeatable, ``name`` is for people, ``algorithm`` as of ``Optimizer``. ``iterations``
+        is the number of queries after the initial ones; ``curator_url`` reaches the curator at another address than the
+        grant's. A RunCreate in place of the grant says all of this by itself. Raises Invalid for settings that no run
+        has, Remote, and Unreachable.
         """
         if isinstance(grant, wire.RunCreate):
             return Run(self, self._post("/v1/runs", wire.RunView, grant, key))
@@ -75,7 +80,7 @@ class Vendor(ServiceClient):
         return [Run(self, view) for page in self._pages("/v1/runs", wire.RunPage) for view in page.runs]
 
     def compare(self, *runs: "Run") -> "Comparison":
-        """Several runs beside each other."""
+        """Several ``runs`` beside each other."""
         return Comparison(runs)
 
     def stop(self, run_id: str) -> wire.RunView:
@@ -91,7 +96,7 @@ class Vendor(ServiceClient):
         return self._post(f"/v1/runs/{run_id}:resume", wire.RunView)
 
     def replace_token(self, run_id: str, token: str) -> wire.RunView:
-        """Continue a run with another token of its grant."""
+        """Continue a run with another ``token`` of its grant."""
         return self._post(f"/v1/runs/{run_id}:replace_token", wire.RunView, wire.TokenReplacement(token=token))
 
     def wait(self, run_id: str, *, timeout_s: float) -> wire.RunView:
@@ -99,7 +104,7 @@ class Vendor(ServiceClient):
         return self.run(run_id).wait(timeout_s=timeout_s).view
 
     def recommendation(self, run_id: str, over: str = "asked") -> wire.Recommendation:
-        """The run's recommendation after the answers so far: the best of the queried candidates, or of all."""
+        """The run's recommendation so far; ``over``: the best of the queried candidates ("asked"), or of "all"."""
         return self._get(f"/v1/runs/{run_id}/recommendation", wire.Recommendation, over=over)
 
     def send_message(
@@ -109,7 +114,7 @@ class Vendor(ServiceClient):
         return self._post(f"/v1/runs/{run_id}/messages", wire.RunMessage, message, key)
 
     def update_message(self, run_id: str, number: int) -> wire.RunMessage:
-        """Send a message that has not arrived, or read the owner's decision."""
+        """Send message ``number`` if it has not arrived, or read the owner's decision."""
         return self._post(f"/v1/runs/{run_id}/messages/{number}:update", wire.RunMessage)
 
     def messages(self, run_id: str) -> list[wire.RunMessage]:
@@ -124,7 +129,7 @@ class Vendor(ServiceClient):
     def import_observations(
         self, run_id: str, observations: wire.ObservationImport, *, dry_run: bool = False, key: str | None = None
     ) -> wire.ImportReport:
-        """Import past measurements into a run that was created with ``hold``."""
+        """Import past measurements into a run that was created with ``hold``; ``dry_run`` only checks them."""
         params = {"dry_run": "true" if dry_run else "false"}
         body, path = observations.model_dump_json().encode(), f"/v1/runs/{run_id}/observations"
         reply = self._send("POST", path, params=params, body=body, key=key or new_key())
@@ -140,7 +145,10 @@ class Vendor(ServiceClient):
 
 
 class Run:
-    """A run at a modeler. ``view`` is what the modeler last said of it; ``refresh`` reads it again."""
+    """A run at a modeler. ``view`` is what the modeler last said of it; ``refresh`` reads it again.
+
+    >>> print(run.recommendation)  # doctest: +SKIP
+    """
 
     def __init__(self, vendor: Vendor, view: wire.RunView) -> None:
         self._vendor, self.view = vendor, view
@@ -225,11 +233,11 @@ class Run:
         return display.frame([{name: row[name] for name in columns} for row in rows], columns).set_index("number")
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot outcomes, the best so far, and what was expected; return the matplotlib Axes. Needs ``plots``."""
+        """Plot outcomes, the best so far, and what was expected on ``axes`` of matplotlib: new ones if None."""
         return plots.course({self.view.name: self.export}, axes)
 
     def hand_over(self, note: str | None = None) -> wire.RunMessage:
-        """Send the recommendation to the owner of the study."""
+        """Send the recommendation to the owner of the study, with a ``note``."""
         message = parsed(wire.RecommendationWish, {"kind": "recommendation", "note": note})
         return self._vendor.send_message(self.id, message)
 
@@ -241,7 +249,10 @@ class Run:
 
 
 class Comparison:
-    """Runs beside each other."""
+    """Runs beside each other.
+
+    >>> vendor.compare(run).rows  # doctest: +SKIP
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
@@ -273,7 +284,7 @@ class Comparison:
         return display.frame(self.rows, list(self.rows[0]) if self.rows else [])
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot the best outcome so far of every run; return the matplotlib Axes. Needs ``plots``."""
+        """Plot the best outcome so far of every run on ``axes`` of matplotlib: new ones if None."""
         return plots.course({f"{run.view.name} {run.id[-4:]}": run.export for run in self.runs}, axes)
 
     def _repr_html_(self) -> str:

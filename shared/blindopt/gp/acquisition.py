@@ -35,7 +35,11 @@ def beta(n: int, t: int, delta_prime: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A chosen row with its moments and acquisition, in the run's own direction (maximization)."""
+    """A chosen row with its moments and acquisition, in the run's own direction (maximization).
+
+    >>> Choice(row=3, mean=0.5, sd=0.1, acquisition=0.02, ties=1).row
+    3
+    """
 
     row: int
     mean: float | None
@@ -170,6 +174,10 @@ class ExpectedImprovement:
     log s + log h(t) <= log s_0 + s / s_0 - 1 + log h(t_0) + (t - t_0) Phi(t_0) / h(t_0). (h is the integral of Phi,
     which is log-concave, and so is log-concave: Prekopa, 1973.) Each is taken where those before it leave the largest
     bound.
+
+    >>> improvement = ExpectedImprovement(best=0.0, weight=0.0, nugget=0.0, least_variance=1e-16)
+    >>> np.exp(improvement(np.array([0.0, 1.0]), np.array([1.0, 1.0]))).round(4)
+    array([0.3989, 1.0833])
     """
 
     best: float
@@ -183,7 +191,7 @@ class ExpectedImprovement:
         return replace(self, slack=slack)
 
     def quantum(self, prior_variance: float) -> float:
-        """1e-10 of the improvement, whose logarithm the values are."""
+        """1e-10 of the improvement, whose logarithm the values are, whatever the ``prior_variance``."""
         return _QUANTUM
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:

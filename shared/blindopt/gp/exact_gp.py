@@ -13,7 +13,11 @@ from blindopt.gp.single_thread_blas import factors, right_product
 
 
 class Solution(NamedTuple):
-    """Exact moments of m candidates: their whitened rows v (m, t), means and variances (m,)."""
+    """Exact moments of m candidates: their whitened rows v (m, t), means and variances (m,).
+
+    >>> Solution(np.array([7]), np.zeros((1, 0)), np.array([0.5]), np.array([1.0])).mean
+    array([0.5])
+    """
 
     rows: Rows
     whitened: Matrix
@@ -32,7 +36,9 @@ class ExactGP:
     With L the Cholesky factor of K + S, w = L^-1 (y - m) and the whitened row v_i = L^-1 k_i, these are m + v_i . w
     and k_ii - |v_i|^2. Another observation appends a row to L, and a number to w and to each v_i.
 
-    Variances are in squared units of the outcome; ``nugget`` is that of a part of f that each row has for itself (see
+    Candidates (n, r) are ``candidates``, ``kernel`` is their covariance, ``prior_mean`` is in units of the outcome, and
+    ``capacity`` is the most observations. Variances are in squared units of the outcome: ``noise_variance`` is the
+    usual one of an observation, and ``nugget`` is that of a part of f that each row has for itself (see
     ``input_noise``). Coordinates are multiplied by ``scales`` (r,) first, if there are any. A row may be observed
     again.
     """
@@ -72,7 +78,7 @@ class ExactGP:
         self.observations.append(row, self._inputs(row), whitened, pivot, weight)
 
     def begin(self, rows: Rows, outcomes: Vector, noise_variances: Vector) -> None:
-        """Condition on the first t outcomes (t,) of ``rows`` (t,) together, each with its noise variance.
+        """Condition on the first t ``outcomes`` (t,) of ``rows`` (t,) together, with ``noise_variances`` (t,).
 
         One factorization takes the place of t rows, whose last digits it changes: anyone who repeats the choices
         begins with the same ones together. Outcomes whose covariance cannot be factored are taken one by one. Raises as
@@ -100,6 +106,8 @@ class ExactGP:
     def suppose(self, row: int, noise_variance: float | None = None) -> None:
         """Condition on an outcome at ``row`` that is still to come, as if it were the posterior mean there.
 
+        ``noise_variance`` is its own, if it differs from the usual.
+
         Means stay, and variances fall as they will whatever it is: Desautels et al. (2014), section 4.
         """
         whitened, _, pivot = self._next_row(row, noise_variance)
@@ -114,7 +122,7 @@ class ExactGP:
             self._solved = None
 
     def solve(self, rows: Rows) -> Solution:
-        """Whitened rows v (m, t) and moments (m,) of a few candidates, in float64.
+        """Whitened rows v (m, t) and moments (m,) of a few candidates ``rows``, in float64.
 
         Their bits depend on row and observations alone, because ``einsum`` without BLAS sums each entry in one order.
         A step of iterative refinement makes up for the explicit inverse of L.

@@ -42,10 +42,10 @@ class Kernel:
 
     @abstractmethod
     def correlate(self, squared: Matrix) -> None:
-        """Turn squared distances, in units of the lengthscale, into correlations c: in place, in any precision."""
+        """Turn ``squared`` distances, in units of the lengthscale, into correlations c: in place, in any precision."""
 
     def slope(self, squared: Matrix) -> Matrix:
-        """Derivative of the correlation by the logarithm of the lengthscale, at squared distances in its units."""
+        """Derivative of the correlation by the logarithm of the lengthscale, at ``squared`` distances in its units."""
         raise TypeError(f"{type(self).__name__} has no derivative")
 
 

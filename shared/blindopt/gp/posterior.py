@@ -34,7 +34,14 @@ class Posterior(ExactGP):
     candidates far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of
     them is solved for, except for the one that is drawn.
 
-    Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
+    Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory. ``span``, if it is known,
+    spares two passes over the candidates.
+
+    >>> from blindopt.gp.kernels import SquaredExponential
+    >>> posterior = Posterior(np.array([[0.0], [1.0]]), SquaredExponential(1.0), noise_variance=0.1, capacity=5)
+    >>> posterior.observe(0, 1.0)
+    >>> posterior.mean.round(3)
+    array([0.909, 0.551])
     """
 
     def __init__(
@@ -89,7 +96,7 @@ class Posterior(ExactGP):
         return self._parts.moments()[1]
 
     def best(self, rows: Rows, weight: float = 0.0) -> tuple[int, float, float]:
-        """The first of ``rows`` (rising, not empty) with the largest mean - sqrt(weight variance), and its moments."""
+        """The first of ``rows`` (rising, not empty) of the largest mean - sqrt(``weight`` variance), and moments."""
         mean, variance = self._parts.moments(rows)
         mean_tol = mean_tolerance(self._tol, self._prior_variance, self.observations)
         var_tol = self._tol * self._prior_variance
@@ -103,7 +110,7 @@ class Posterior(ExactGP):
     def argmax(
         self, acquisition: Acquisition, rng: Callable[[], np.random.Generator], hidden: Rows = _NO_ROWS
     ) -> Choice:
-        """The row that is none of ``hidden`` (rising) of the largest value; a draw from ``rng()`` breaks ties.
+        """The row of the largest ``acquisition`` that is none of ``hidden`` (rising); a draw of ``rng`` breaks ties.
 
         Raises IndexError if all are hidden, and NumericalFailure if a value is not a number.
         """

@@ -72,7 +72,11 @@ EndReason = Literal["budget", "exhausted", "target", "improvement"]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A row to query, and the values that led to its choice. Mean and sd are in units of the measurement."""
+    """A row to query, and the values that led to its choice. Mean and sd are in units of the measurement.
+
+    >>> Proposal(phase="initial", row=3, mean=None, sd=None, acquisition=None, ties=1).row
+    3
+    """
 
     phase: Phase
     row: int

@@ -19,7 +19,11 @@ _NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}
 
 
 class Moments(NamedTuple):
-    """Posterior mean and standard deviation of f at some candidates (m,), in units of the measurement."""
+    """Posterior mean and standard deviation of f at some candidates (m,), in units of the measurement.
+
+    >>> Moments(np.zeros(2), np.ones(2)).sd
+    array([1., 1.])
+    """
 
     mean: Vector
     sd: Vector
@@ -31,8 +35,8 @@ class Optimizer:
     ``candidates``: (n, r), one row each, finite. ``noise`` is the law of their noise, None for exact ones; ``kernel``
     (a ``wire.Kernel`` or its fields) is fitted to the answers if it is None. ``algorithm`` is a name, such as "ei", or
     a type of ``blindopt.wire``; "auto" takes what suits the candidates, and ``plan`` says why. ``iterations`` is the
-    number of queries after the initial ones. With the same ``seed`` and answers it makes the same choices, to the last
-    bit; without one it draws a seed.
+    number of queries after the initial ones. ``maximize``: whether the largest outcome is the best. With the same
+    ``seed`` and answers it makes the same choices, to the last bit; without one it draws a seed.
 
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
     direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``. With
@@ -118,7 +122,7 @@ class Optimizer:
     def tell(
         self, i: int, y: float, *, variance: float | None = None, passport: wire.NoisePassport | None = None
     ) -> None:
-        """Report the outcome y of candidate ``i``, of its own accord or as ``ask`` chose it.
+        """Report the outcome ``y`` of candidate ``i``, of its own accord or as ``ask`` chose it.
 
         ``variance`` is that of its noise, if it is known; ``passport`` is the noise description of a curator's answer.
         """
@@ -147,7 +151,7 @@ class Optimizer:
         self._pending = [] if position is None else self._pending[:position] + self._pending[position + 1 :]
 
     def recommendation(self, over: Over = "asked") -> wire.Recommendation | None:
-        """Return the best of the queried candidates, or of ``all``; None before the first outcome."""
+        """Return the best ``over`` the queried candidates ("asked") or "all"; None before the first outcome."""
         return recommendation_of(self._chooser, over)
 
     def posterior(self, rows: Any = None) -> Moments:
