@@ -11,6 +11,7 @@ from blindopt.gp.acquisition import ExpectedImprovement, Tolerance, UpperConfide
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.parts import mean_tolerance
 from blindopt.gp.posterior import Posterior
+from tests.shared.blindopt.gp.slow_posterior import candidates, in_long_double, outcome_of, squared_exponential
 from tests.shared.blindopt.gp.test_posterior import PRECISIONS, first
 
 EXACT = Tolerance(0.0, 0.0)
@@ -74,44 +75,24 @@ def test_no_upper_bound_is_below_a_value_and_few_are_far_above_the_largest(rule)
     assert upper[values.argmax()] == pytest.approx(values.max(), abs=1e-8)
 
 
-def dense(z, kernel, rows, outcomes, *, noise, nugget):
-    """Means and variances of all rows from scratch, in long double."""
-    long = np.longdouble
-    z, rows = z.astype(long), np.asarray(rows)
-
-    def k(a, b, same):
-        squared = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2) / long(kernel.lengthscale) ** 2
-        return long(kernel.variance) * np.exp(-squared / 2) + long(nugget) * same
-
-    gram = k(z[rows], z[rows], rows[:, None] == rows) + long(noise) * np.eye(len(rows), dtype=long)
-    cross, t = k(z[rows], z, rows[:, None] == np.arange(len(z))), len(rows)
-    right = np.concatenate([cross, np.asarray(outcomes, dtype=long)[:, None]], axis=1)
-    factor = np.zeros((t, t), dtype=long)
-    for i in range(t):
-        for j in range(i):
-            factor[i, j] = (gram[i, j] - factor[i, :j] @ factor[j, :j]) / factor[j, j]
-        factor[i, i] = np.sqrt(gram[i, i] - factor[i, :i] @ factor[i, :i])
-        right[i] = (right[i] - factor[i, :i] @ right[:i]) / factor[i, i]
-    return (right[:, :-1].T @ right[:, -1]).astype(float), (
-        long(kernel.variance) + long(nugget) - (right[:, :-1] ** 2).sum(axis=0)
-    ).astype(float)
-
-
 @pytest.mark.slow(every=5)
 @pytest.mark.parametrize(("nugget", "noise", "hides"), [(0.0, 1e-3, True), (0.5, 1e-3, True), (0.5, 0.3, False)])
 def test_the_chosen_row_has_the_true_maximum_at_every_step(dtype, nugget, noise, hides):
     """25 steps of 300 candidates, with exact answers, and with noisy ones that may repeat."""
-    z = np.random.default_rng(0).uniform(0, 4, size=(300, 2))
-    kernel, y = SquaredExponential(0.8, 2.0), np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
-    y = y + math.sqrt(noise) * np.random.default_rng(1).normal(size=300)
-    posterior = Posterior(z, kernel, noise_variance=noise, nugget=nugget, capacity=40, dtype=dtype)
+    z = candidates()
+    y = outcome_of(z) + math.sqrt(noise) * np.random.default_rng(1).normal(size=300)
+    posterior = Posterior(
+        z, SquaredExponential(0.8, 2.0), noise_variance=noise, nugget=nugget, capacity=40, dtype=dtype
+    )
     rows = [7, 100, 200]
     for row in rows:
         posterior.observe(row, float(y[row]))
     for _ in range(25):
         hidden = np.unique(rows) if hides else np.empty(0, dtype=np.intp)
         choice = posterior.argmax(posterior.improvement(1.5), first, hidden)
-        mean, variance = dense(z, kernel, rows, y[rows], noise=noise, nugget=nugget)
+        covariance = squared_exponential(0.8, 2.0, np.longdouble)
+        moments = in_long_double(z, covariance, rows, y[rows], noise=noise, nugget=nugget)
+        mean, variance = (values.astype(float) for values in moments)
         best = mean[np.unique(rows)].max()
         values = ExpectedImprovement(best, 1.5**2, nugget, 1e-16)(mean, variance)
         if hides:

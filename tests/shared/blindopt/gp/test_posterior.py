@@ -17,6 +17,7 @@ from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.observations import OUTCOME_MAX
 from blindopt.gp.posterior import Posterior
 from tests.interventions import act_before
+from tests.shared.blindopt.gp import slow_posterior
 
 
 def textbook(candidates, rows, outcomes, *, lengthscale, variance, noise_variance, prior_mean):
@@ -214,33 +215,19 @@ PRECISIONS = [np.float64, np.float32]
 
 
 def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.0, nugget=0.0):
-    """Every bound from scratch in 64-bit mantissas: Cholesky by its definition, then two substitutions."""
-    long = np.longdouble
+    """Every bound from scratch in 64-bit mantissas."""
 
-    def k(a, b, same):
-        squared = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2) / long(kernel.lengthscale) ** 2
-        if isinstance(kernel, SquaredExponential):
-            plain = np.exp(-squared / 2)
-        else:
-            u = np.sqrt(5 * squared)
-            plain = (1 + u + u**2 / 3) * np.exp(-u)
-        return long(kernel.variance) * plain + long(nugget) * same
+    def matern(squared):
+        u = np.sqrt(5 * squared) / np.longdouble(kernel.lengthscale)
+        return np.longdouble(kernel.variance) * (1 + u + u**2 / 3) * np.exp(-u)
 
-    z, rows = candidates.astype(long), np.asarray(rows)
-    t = len(rows)
-    gram = k(z[rows], z[rows], rows[:, None] == rows) + np.diag(np.broadcast_to(np.asarray(noise, dtype=long), t))
-    factor = np.zeros((t, t), dtype=long)
-    for i in range(t):
-        for j in range(i):
-            factor[i, j] = (gram[i, j] - factor[i, :j] @ factor[j, :j]) / factor[j, j]
-        factor[i, i] = np.sqrt(gram[i, i] - factor[i, :i] @ factor[i, :i])
-    cross = k(z[rows], z, rows[:, None] == np.arange(len(z)))
-    right = np.concatenate([cross, (np.array(outcomes, dtype=long) - long(mean))[:, None]], axis=1)
-    for i in range(t):
-        right[i] = (right[i] - factor[i, :i] @ right[:i]) / factor[i, i]
-    mu = long(mean) + right[:, :-1].T @ right[:, -1]
-    variance = np.maximum(long(kernel.variance) + long(nugget) - (right[:, :-1] ** 2).sum(axis=0), 0)
-    return mu + np.sqrt(long(weight) * variance)
+    is_smooth = isinstance(kernel, SquaredExponential)
+    plain = (
+        slow_posterior.squared_exponential(kernel.lengthscale, kernel.variance, np.longdouble) if is_smooth else matern
+    )
+    given = {"noise": noise, "mean": mean, "nugget": nugget}
+    mu, variance = slow_posterior.in_long_double(candidates, plain, rows, outcomes, **given)
+    return mu + np.sqrt(np.longdouble(weight) * variance)
 
 
 def first():
@@ -252,8 +239,8 @@ def first():
 @pytest.mark.parametrize("nugget", [0.0, 0.5])
 def test_the_chosen_row_has_the_true_maximum_at_every_step(dtype, kernel, nugget):
     """40 steps of 300 candidates, also in single precision: the gap is below 1e-9."""
-    z = np.random.default_rng(0).uniform(0, 4, size=(300, 2))
-    y = np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
+    z = slow_posterior.candidates()
+    y = slow_posterior.outcome_of(z)
     posterior = Posterior(z, kernel, noise_variance=1e-3, prior_mean=0.3, nugget=nugget, capacity=41, dtype=dtype)
     rows = [7]
     posterior.observe(7, float(y[7]))

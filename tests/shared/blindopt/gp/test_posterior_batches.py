@@ -6,6 +6,8 @@ import pytest
 from blindopt.gp.acquisition import UpperConfidenceBound
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.posterior import Posterior
+from tests.shared.blindopt.gp.slow_posterior import candidates, dense, outcome_of
+from tests.shared.blindopt.gp.test_posterior import first
 
 N, NOISE, MEAN = 300, 1e-2, 0.3
 KERNEL = SquaredExponential(0.8, 2.0)
@@ -22,28 +24,6 @@ def build(small_blocks):
     return posterior
 
 
-def candidates():
-    return np.random.default_rng(0).uniform(0, 4, size=(N, 2))
-
-
-def outcomes(z):
-    return np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
-
-
-def dense(z, rows, y, noises, kernel=KERNEL, nugget=0.0):
-    """Moments at all rows by one solve with the whole covariance matrix."""
-    rows = np.asarray(rows, dtype=int)
-    k = kernel(z, z) + nugget * np.eye(len(z))
-    inverse = np.linalg.inv(k[np.ix_(rows, rows)] + np.diag(np.broadcast_to(noises, len(rows))))
-    cross = k[:, rows]
-    mean = MEAN + cross @ inverse @ (np.asarray(y) - MEAN)
-    return mean, np.diag(k) - np.einsum("ij,jk,ik->i", cross, inverse, cross)
-
-
-def first():
-    return np.random.default_rng(0)
-
-
 def walk(posterior, y, steps, start=7, weight=9.0):
     rows = [start]
     posterior.observe(start, float(y[start]))
@@ -57,14 +37,14 @@ def walk(posterior, y, steps, start=7, weight=9.0):
 @pytest.mark.parametrize("nugget", [0.0, 0.5])
 def test_a_supposed_outcome_changes_the_variance_as_any_outcome_would_and_no_mean(build, nugget):
     z = candidates()
-    y, posterior = outcomes(z), build(z, nugget=nugget)
+    y, posterior = outcome_of(z), build(z, nugget=nugget)
     rows = walk(posterior, y, 10)
     mean = posterior.mean.copy()
     for row in (5, 100, 5):
         posterior.suppose(row, 0.3)
     supposed = [*rows, 5, 100, 5]
     noises = [NOISE] * len(rows) + [0.3] * 3
-    _, variance = dense(z, supposed, y[supposed], noises, nugget=nugget)  # whatever the outcomes
+    _, variance = dense(KERNEL(z, z) + nugget * np.eye(N), supposed, y[supposed], noises, MEAN)  # whatever the outcomes
     np.testing.assert_allclose(posterior.mean, mean, atol=1e-9)
     np.testing.assert_allclose(posterior.variance, variance, atol=1e-9)
 
@@ -72,7 +52,7 @@ def test_a_supposed_outcome_changes_the_variance_as_any_outcome_would_and_no_mea
 def test_after_a_retreat_all_is_as_if_nothing_had_been_supposed(build):
     """To the last bit of each choice, also where all moments were computed meanwhile."""
     z = candidates()
-    y, plain, supposing = outcomes(z), build(z), build(z)
+    y, plain, supposing = outcome_of(z), build(z), build(z)
     for posterior in (plain, supposing):
         posterior.observe(7, float(y[7]))
     for step in range(40):
@@ -94,7 +74,7 @@ def test_after_a_retreat_all_is_as_if_nothing_had_been_supposed(build):
 def test_retracting_to_nothing_gives_the_prior(build):
     z = candidates()
     posterior = build(z)
-    walk(posterior, outcomes(z), 3)
+    walk(posterior, outcome_of(z), 3)
     _ = posterior.mean
     posterior.retract(0)
     np.testing.assert_array_equal(posterior.mean, MEAN)
@@ -106,13 +86,13 @@ def test_retracting_to_nothing_gives_the_prior(build):
 def test_a_hidden_row_is_never_chosen_and_the_best_of_the_others_is(build):
     """Each observed row is hidden; the choice has the largest bound of the dense posterior among the others."""
     z = candidates()
-    y, posterior = outcomes(z), build(z, capacity=N)
+    y, posterior = outcome_of(z), build(z, capacity=N)
     rows = [7]
     posterior.observe(7, float(y[7]))
     for step in range(60):
         # With a small weight it would come back to rows that were good.
         choice = posterior.argmax(UpperConfidenceBound(0.5), first, np.unique(rows))
-        mean, variance = dense(z, rows, y[rows], NOISE)
+        mean, variance = dense(KERNEL(z, z), rows, y[rows], NOISE, MEAN)
         bound = mean + np.sqrt(0.5 * np.maximum(variance, 0.0))
         bound[rows] = -np.inf
         assert bound[choice.row] == pytest.approx(bound.max(), rel=1e-8, abs=1e-8), step
@@ -139,9 +119,9 @@ def test_hidden_rows_are_shown_again_and_a_posterior_with_none_left_refuses(buil
 @pytest.mark.parametrize("weight", [0.0, 4.0])
 def test_the_best_of_given_rows_has_the_largest_lower_bound_of_the_dense_posterior(build, weight):
     z, rng = candidates(), np.random.default_rng(4)
-    y, posterior = outcomes(z), build(z)
+    y, posterior = outcome_of(z), build(z)
     rows = walk(posterior, y, 25)
-    mean, variance = dense(z, rows, y[rows], NOISE)
+    mean, variance = dense(KERNEL(z, z), rows, y[rows], NOISE, MEAN)
     low = mean - np.sqrt(weight * np.maximum(variance, 0.0))
     for subset in (np.arange(N), np.unique(rows), np.sort(rng.choice(N, 40, replace=False)), np.array([9])):
         row, m, v = posterior.best(subset, weight)

@@ -14,6 +14,7 @@ from blindopt.gp.acquisition import beta
 from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 from blindopt.optimizer.chooser import RowChooser, maximin, memory_problem, random_rows, recommendation_of
+from tests.shared.blindopt.gp import slow_posterior
 from tests.shared.blindopt.optimizer.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
 
 HEAVY = {"value_bound": 3.0, "noise_moment": 1.0}
@@ -32,11 +33,10 @@ def flat(queries):
 
 
 def dense(rows, y, z, sign=1):
-    squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
-    k = KERNEL.signal_variance * np.exp(-squared / (2 * KERNEL.lengthscale**2))
-    inverse = np.linalg.inv(k[np.ix_(rows, rows)] + KERNEL.noise_variance * np.eye(len(rows)))
-    mean = sign * KERNEL.mean + k[:, rows] @ inverse @ (sign * np.asarray(y)[rows] - sign * KERNEL.mean)
-    return mean, np.sqrt(np.maximum(np.diag(k) - np.einsum("ij,jk,ik->i", k[:, rows], inverse, k[:, rows]), 0.0))
+    prior = slow_posterior.squared_exponential(0.8, 2.0)(slow_posterior.squares(z, z))
+    outcomes = sign * np.asarray(y)[rows]
+    mean, variance = slow_posterior.dense(prior, rows, outcomes, KERNEL.noise_variance, sign * KERNEL.mean)
+    return mean, np.sqrt(np.maximum(variance, 0.0))
 
 
 # --- repeats ----------------------------------------------------------------------------------------

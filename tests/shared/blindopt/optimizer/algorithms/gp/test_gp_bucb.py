@@ -7,29 +7,18 @@ from blindopt import wire
 from blindopt.gp.acquisition import beta
 from blindopt.optimizer.algorithms.gp.rules import GpBucb, GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+from tests.shared.blindopt.gp.slow_posterior import candidates, dense, outcome_of, squared_exponential, squares
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-2, mean=0.5)
 BATCH = 6
 
 
-def candidates(n=200):
-    return np.random.default_rng(0).uniform(0, 4, size=(n, 2))
-
-
-def outcome_of(z):
-    return np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
+def prior(z):
+    return squared_exponential(0.8, 2.0)(squares(z, z))
 
 
 def make(z, kind=GpBucb, sign=1):
     return kind(z, AlgorithmSettings(KERNEL, sign, seed=3, capacity=100), 0.05)
-
-
-def dense(z, rows, y, noises, mean):
-    squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
-    k = KERNEL.signal_variance * np.exp(-squared / (2 * KERNEL.lengthscale**2))
-    inverse = np.linalg.inv(k[np.ix_(rows, rows)] + np.diag(noises))
-    mu = mean + k[:, rows] @ inverse @ (np.asarray(y) - mean)
-    return mu, np.diag(k) - np.einsum("ij,jk,ik->i", k[:, rows], inverse, k[:, rows])
 
 
 def batch_of(algorithm, step, size):
@@ -44,7 +33,7 @@ def batch_of(algorithm, step, size):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_batches_are_those_of_a_dense_posterior_conditioned_on_its_own_means(sign):
     """5 batches of 6: within a batch, a row's outcome is hallucinated as the mean there, and all is solved anew."""
-    z = candidates()
+    z = candidates(200)
     y, algorithm = sign * outcome_of(z), make(z, sign=sign)
     rows, outcomes, noises = [9], [float(y[9])], [KERNEL.noise_variance]
     algorithm.observe(9, outcomes[0])
@@ -54,7 +43,7 @@ def test_batches_are_those_of_a_dense_posterior_conditioned_on_its_own_means(sig
         batch_choices = batch_of(algorithm, step, BATCH)
         imagined, heard, spread = list(rows), list(outcomes), list(noises)
         for index, choice in enumerate(batch_choices):
-            mu, variance = dense(z, imagined, heard, spread, sign * KERNEL.mean)
+            mu, variance = dense(prior(z), imagined, heard, spread, sign * KERNEL.mean)
             bound = mu + np.sqrt(beta(len(z), step + index, 0.025) * np.maximum(variance, 0.0))
             assert choice.row == int(bound.argmax())
             assert choice.acquisition == pytest.approx(bound.max(), rel=1e-8)
@@ -72,7 +61,7 @@ def test_batches_are_those_of_a_dense_posterior_conditioned_on_its_own_means(sig
 
 
 def test_with_a_batch_of_a_single_row_it_is_gp_ucb():
-    z = candidates()
+    z = candidates(200)
     y, single, batched = outcome_of(z), make(z, GpUcb), make(z)
     for step in range(1, 30):
         (choice,) = batch_of(batched, step, 1)
@@ -83,7 +72,7 @@ def test_with_a_batch_of_a_single_row_it_is_gp_ucb():
 
 def test_without_supposing_a_batch_is_the_same_row_over_and_over():
     """What the hallucination is for."""
-    z = candidates()
+    z = candidates(200)
     algorithm, y = make(z), outcome_of(z)
     for row in range(0, 200, 10):
         algorithm.observe(row, float(y[row]))
@@ -101,8 +90,8 @@ def test_pending_rows_count_with_the_noise_of_the_last_answer():
     rows = [[choice.row for choice in batch_of(algorithm, 1, 30)] for algorithm in (quiet, loud)]
     imagined, noises = [3], [50.0]
     for index, row in enumerate(rows[1]):
-        mu, variance = dense(z, imagined, [1.0] + [0.5] * index, noises, KERNEL.mean)
-        mu, _ = dense(z, [3], [1.0], [50.0], KERNEL.mean)
+        mu, variance = dense(prior(z), imagined, [1.0] + [0.5] * index, noises, KERNEL.mean)
+        mu, _ = dense(prior(z), [3], [1.0], [50.0], KERNEL.mean)
         bound = mu + np.sqrt(beta(12, 1 + index, 0.025) * variance)
         assert bound[row] == pytest.approx(bound.max(), rel=1e-9)
         imagined.append(row)

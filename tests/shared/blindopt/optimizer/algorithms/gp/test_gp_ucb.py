@@ -14,16 +14,9 @@ from blindopt.optimizer.algorithms.factory import NAMES, build_algorithm
 from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+from tests.shared.blindopt.gp.slow_posterior import candidates, in_long_double, outcome_of, squared_exponential
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-3, mean=0.5)
-
-
-def candidates(n: int = 300, r: int = 2) -> np.ndarray:
-    return np.random.default_rng(0).uniform(0, 4, size=(n, r))
-
-
-def outcome_of(z: np.ndarray) -> np.ndarray:
-    return np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
 
 
 def make(z: np.ndarray, kernel: wire.Kernel = KERNEL, *, sign: int = 1, seed: int = 0, capacity: int = 100) -> GpUcb:
@@ -36,28 +29,11 @@ def named(spec, kernel=KERNEL, *, z=None, sign=1, seed=0, capacity=50, **more):
 
 
 def bound_in_long_double(z, kernel, mean, rows, outcomes, step):
-    """Algorithm 2, line 3 from scratch, in 64-bit mantissas: Cholesky by its definition, then two substitutions."""
+    """Algorithm 2, line 3 from scratch, in 64-bit mantissas."""
     long = np.longdouble
-    z, n = z.astype(long), len(z)
-
-    def k(a, b):
-        squared = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
-        return long(kernel.signal_variance) * np.exp(-squared / (2 * long(kernel.lengthscale) ** 2))
-
-    seen, t = z[rows], len(rows)
-    gram = k(seen, seen) + long(kernel.noise_variance) * np.eye(t, dtype=long)
-    factor = np.zeros((t, t), dtype=long)
-    for i in range(t):
-        for j in range(i):
-            factor[i, j] = (gram[i, j] - factor[i, :j] @ factor[j, :j]) / factor[j, j]
-        factor[i, i] = np.sqrt(gram[i, i] - factor[i, :i] @ factor[i, :i])
-    right = np.concatenate([k(seen, z), (np.array(outcomes, dtype=long) - long(mean))[:, None]], axis=1)
-    for i in range(t):
-        right[i] = (right[i] - factor[i, :i] @ right[:i]) / factor[i, i]
-    weights, target = right[:, :-1], right[:, -1]
-    mu = long(mean) + weights.T @ target
-    variance = np.maximum(long(kernel.signal_variance) - (weights**2).sum(axis=0), 0)
-    beta = 2 * np.log(long(n) * long(step) ** 2 * long(np.pi) ** 2 / (6 * long(0.025)))
+    plain = squared_exponential(kernel.lengthscale, kernel.signal_variance, long)
+    mu, variance = in_long_double(z, plain, rows, outcomes, noise=kernel.noise_variance, mean=mean)
+    beta = 2 * np.log(long(len(z)) * long(step) ** 2 * long(np.pi) ** 2 / (6 * long(0.025)))
     return mu + np.sqrt(beta * variance), mu, np.sqrt(variance)
 
 
