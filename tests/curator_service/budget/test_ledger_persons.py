@@ -7,7 +7,7 @@ from curator_service.budget.ledger import Balance, RowBalance
 from curator_service.privacy import prices
 from curator_service.privacy.prices import units
 from tests.curator_service.budget.test_ledger_refusals import refusal, study
-from tests.curator_service.privacy import test_cost_of_groups as of_groups
+from tests.curator_service.privacy import test_prices as of_groups
 
 PERSONS = {0: (0, 2, 5), 2: (0, 2, 5), 5: (0, 2, 5), 1: (1,), 3: (3, 4), 4: (3, 4)}
 """The rows of the person behind each row."""

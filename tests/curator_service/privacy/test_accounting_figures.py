@@ -11,7 +11,7 @@ from blindopt import wire
 from curator_service.privacy import accounting
 from curator_service.privacy.calibration import gaussian_sd, slope_of_row
 from curator_service.privacy.composition import Part, tight_epsilon
-from tests.curator_service.privacy import test_cost_of_groups as groups
+from tests.curator_service.privacy import test_prices as groups
 from tests.curator_service.privacy.test_accounting import (
     AUTO,
     GAUSSIAN,

@@ -1,4 +1,4 @@
-"""Private answers: their law, the clip, an audit of their epsilon, the guards, and what is said of them."""
+"""Private answers: their law, the clip, an audit of their epsilon, the guards, what is said, and what `auto` takes."""
 
 import math
 from decimal import Decimal
@@ -12,6 +12,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.privacy import noise
+from curator_service.privacy.answers import concrete_answers, faults
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.measurement.privatize import is_exact, measure, passport_of
 from curator_service.privacy.noise import add_laplace, laplace_scale
@@ -256,3 +257,25 @@ def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, 
     assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else "", most))
     assert (GUARANTEE_OF_ONE_ANSWER in text) == (said.mechanism == "laplace")
     assert len(text) <= 4_000
+
+
+BOUNDED = {"one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}
+
+
+@pytest.mark.parametrize("bound", [1e-6, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(("epsilon", "mechanism"), [("1", "one_bit"), ("1.5", "piecewise"), ("15", "piecewise")])
+def test_auto_takes_the_same_mechanism_for_any_bound(bound, epsilon, mechanism):
+    auto = wire.AutoAnswers(mechanism="auto", epsilon=epsilon, value_bound=bound)
+    assert concrete_answers(auto).mechanism == mechanism
+
+
+@pytest.mark.parametrize("mechanism", BOUNDED)
+def test_bounded_answers_take_an_epsilon_of_20_at_most(mechanism):
+    assert faults(BOUNDED[mechanism](mechanism=mechanism, epsilon="20", value_bound=1.0)) == []
+    assert faults(BOUNDED[mechanism](mechanism=mechanism, epsilon="20.000000000001", value_bound=1.0)) == [
+        {
+            "field": "answers.epsilon",
+            "message": f"{mechanism} answers take an epsilon of 20 at most: choose laplace or auto",
+        }
+    ]
+    assert faults(wire.LaplaceAnswers(mechanism="laplace", epsilon="1000", value_bound=1.0)) == []

@@ -13,7 +13,7 @@ from curator_service.privacy.measurement.privatize import measure, passport_of
 from curator_service.privacy.prices import units
 from curator_service.releases.attacks import averaging
 from tests.builders import EXACT, a_study
-from tests.curator_service.privacy import test_cost_of_groups as groups
+from tests.curator_service.privacy import test_prices as groups
 from tests.curator_service.seeded_noise import seed_answers
 from tests.interventions import fail_at
 
