@@ -157,6 +157,10 @@ class Prices(ABC):
         of_row = fit(budget.epsilon_per_row) if self.adds_up else []
         return min(of_study, default=None), min(of_study + of_row, default=None)
 
+    def about_one(self, budget: Budget) -> int | None:
+        """How many answers the caps allow about one row if no other is queried, after the release; None: any number."""
+        return self.within(budget)[1]
+
     @abstractmethod
     def used(self, release: int, own: int, other: int = 0, again: int = 1) -> int:
         """What a record has used by a release that cost ``release``, and answers about it that cost ``own``.
@@ -183,7 +187,6 @@ class RecordPrices(Prices):
         return release + own
 
     def used_at(self, release: int, totals: Mapping[int, int], person: Sequence[int], again: int) -> int:
-        """The sum over all rows of the person."""
         return release + sum(totals.get(row, 0) for row in person)
 
 
@@ -198,7 +201,6 @@ class GroupPrices(Prices):
     of_pairs = True
 
     def used(self, release: int, own: int, other: int = 0, again: int = 1) -> int:
-        """The larger of both."""
         return max(self.centres + own, release + (own + other + 1) // 2)
 
     def worst(self, totals: Iterable[int]) -> int:
@@ -209,6 +211,13 @@ class GroupPrices(Prices):
     def used_at(self, release: int, totals: Mapping[int, int], person: Sequence[int], again: int) -> int:
         """What the record that loses most has used; that may be one of another group."""
         return self.worst(totals.values())
+
+    def about_one(self, budget: Budget) -> int | None:
+        of_study, of_row = self.within(budget)
+        if budget.epsilon_per_row is None:
+            return of_row
+        of_group = max(0, self.allowed(units(budget.epsilon_per_row)))
+        return of_group if of_study is None else min(of_study, of_group)
 
     def allowed(self, cap: int) -> int:
         """How many answers about one group a cap on a record allows if no other is queried, after the release.
@@ -239,11 +248,9 @@ class AnswerPrices(Prices):
     adds_up = False
 
     def used(self, release: int, own: int, other: int = 0, again: int = 1) -> int:
-        """The larger of both."""
         return max(release, again * self.answer) if own else release
 
     def used_at(self, release: int, totals: Mapping[int, int], person: Sequence[int], again: int) -> int:
-        """The answer alone, as often as it was released."""
         return again * self.answer
 
 

@@ -14,7 +14,7 @@ from blindopt.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
 from curator_service.privacy.answers import mechanism_of
 from curator_service.privacy.measurement.groups import LEVELS, GroupAnswers, steps
 from curator_service.privacy.measurement.privatize import added_variance, is_exact, measure
-from curator_service.privacy.prices import GroupPrices, Prices, is_groups, text, units
+from curator_service.privacy.prices import Prices, is_groups, text
 from curator_service.releases.attacks.intervals import ALPHA, median_interval
 
 DRAWN_MAX = 100
@@ -85,12 +85,7 @@ def answers_about_a_row(spec: StudyCreate) -> int | None:
     """
     if is_exact(spec):
         return 1
-    prices, cap = Prices.of(spec), spec.budget.epsilon_per_row
-    of_study, of_row = prices.within(spec.budget)
-    if not isinstance(prices, GroupPrices) or cap is None:
-        return of_row
-    of_group = max(0, prices.allowed(units(cap)))
-    return of_group if of_study is None else min(of_study, of_group)
+    return Prices.of(spec).about_one(spec.budget)
 
 
 def law_of_mean(spec: StudyCreate, truths: Vector, k: int) -> tuple[Vector, Vector]:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from blindopt.arrays import Vector
 from blindopt.wire import Finding, StudyCreate
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
+from curator_service.releases.attacks import membership
 from curator_service.releases.attacks.averaging import answers_about_a_row
-from curator_service.releases.attacks.intervals import ALPHA, clopper_pearson, epsilon_bound
+from curator_service.releases.attacks.intervals import ALPHA, epsilon_bound
 from curator_service.releases.mechanisms.groups import Groups
 
 ATTACKS = ("column_space", "membership", "averaging")
@@ -96,18 +97,8 @@ def _member(scene: _Scene, outcomes: Vector) -> Finding:
     values = np.array([steps(outcomes[i : i + 1], scene.answers.answers) for i in range(len(outcomes))])
     inside, outside = _scores(scene, values, 1)
     hits, alarms, judged = int(np.sum(inside > 0)), int(np.sum(outside > 0)), len(inside)
-    (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, judged, ALPHA / 2) for n in (hits, alarms))
-    return Finding(
-        attack="membership",
-        figure=(hits - alarms) / judged,
-        low=in_low - out_high,
-        high=in_high - out_low,
-        confidence=1 - ALPHA,
-        success=(1 + (hits - alarms) / judged) / 2,
-        blind=0.5,
-        unit="advantage: true minus false alarms, each as a share",
-        sentence=(
-            f"To the question whether a record is in its group an attacker {scene.in_words} says yes for "
-            f"{100 * hits / judged:.3g} % of those that are and for {100 * alarms / judged:.3g} % of the others."
-        ),
+    sentence = (
+        f"To the question whether a record is in its group an attacker {scene.in_words} says yes for "
+        f"{100 * hits / judged:.3g} % of those that are and for {100 * alarms / judged:.3g} % of the others."
     )
+    return membership.finding(hits, alarms, judged, sentence)

@@ -42,13 +42,18 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     best, limit, _ = max(learnt, key=lambda candidate: candidate[2])
     hits, alarms = (int(np.sum(distance <= limit)) for distance in near(best, slice(cut, None)))
     judged = count - cut
-    # Each of the two shares gets half of the error probability of their difference.
-    (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, judged, ALPHA / 2) for n in (hits, alarms))
     sentence = (
         f"An attacker who knows {links} records says of another one whether it was released: yes for "
         f"{100 * hits / judged:.3g} % of the released ones and for {100 * alarms / judged:.3g} % of the others. "
         f"(Tried on {half:,} of the {of:,} records.)"
     )
+    return finding(hits, alarms, judged, sentence)
+
+
+def finding(hits: int, alarms: int, judged: int, sentence: str) -> Finding:
+    """The finding of an attacker with so many true and false alarms about so many members, and as many others."""
+    # Each of the two shares gets half of the error probability of their difference.
+    (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, judged, ALPHA / 2) for n in (hits, alarms))
     return Finding(
         attack="membership",
         figure=(hits - alarms) / judged,

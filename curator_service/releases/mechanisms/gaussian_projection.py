@@ -49,7 +49,6 @@ class GaussianProjection(Mechanism):
     )
 
     def columns(self, d: int) -> int:
-        """The number of columns of Z: r, which the owner chose smaller than d."""
         return self.r
 
     def slack(self, d: int) -> float:
@@ -66,7 +65,6 @@ class GaussianProjection(Mechanism):
         return projected_gaussian_sd(self.epsilon, self.delta, moved, d, self.r, self.slack(d))
 
     def noise(self, d: int) -> NoiseLaw:
-        """The public law of the noise. The projection stays secret."""
         return NoiseLaw(family="gaussian_projection", sd=self.sd(d))
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:

@@ -111,7 +111,6 @@ class Groups(Mechanism):
         raise ReleaseImpossible("a release of groups has no candidate for each record")
 
     def candidates(self, records: int) -> int:
-        """As many as there are parts, at most."""
         return self.number
 
     def release(self, rows: ScaledRows, new_file: Callable[[int, int], Matrix], on_progress: OnProgress) -> Drawn:

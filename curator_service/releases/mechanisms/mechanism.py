@@ -103,7 +103,6 @@ class Identity(Mechanism):
         return NoiseLaw(family="none")
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
-        """Fill ``out`` (n, d) with the scaled rows."""
         for index, block in rows.blocks():
             out[index] = block
             on_progress(index.stop / rows.n)

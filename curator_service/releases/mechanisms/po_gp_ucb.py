@@ -109,11 +109,9 @@ class PoGpUcb(Mechanism):
     claim: ClassVar[str] = "As published, refuted: no differential privacy; d+1 known records reconstruct the others."
 
     def columns(self, d: int) -> int:
-        """The number of columns of Z: r, which the owner chose."""
         return self.r
 
     def noise(self, d: int) -> NoiseLaw:
-        """The law of a secret random projection without noise."""
         return NoiseLaw(family="random_projection")
 
     @property

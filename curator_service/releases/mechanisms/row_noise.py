@@ -72,11 +72,9 @@ class RowMechanism(Mechanism):
         """The law of the noise that is added to each row."""
 
     def noise(self, d: int) -> NoiseLaw:
-        """The public law of the noise, which the modeler needs to estimate distances."""
         return NoiseLaw(family=self.family, sd=self.law(d).sd)
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
-        """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
         law = self.law(rows.d)
         grid, rotation = PublicGrid.of(law.sd), entropy.orthonormal(rows.d, rows.d) if self.rotate else None
 
@@ -121,7 +119,6 @@ class GaussianMechanism(RowMechanism):
         return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d, self.rows)
 
     def law(self, d: int) -> noise.GaussianLaw:
-        """The law of the noise that is added to each row."""
         return noise.GaussianLaw(d, self.sd(d))
 
 

@@ -36,11 +36,9 @@ class RandomRows:
         return None
 
     def suppose(self, row: int) -> None:
-        """Add ``row`` to the batch, with a pending outcome."""
         self._pending.add(row)
 
     def retract(self) -> None:
-        """Drop all pending outcomes."""
         self._pending.clear()
 
     def hide(self, rows: Rows) -> None:

@@ -97,16 +97,13 @@ class FewArms(ABC):
         return
 
     def hide(self, rows: Rows) -> None:
-        """Exclude these arms, and no others, from the next choices."""
         self.hidden = np.asarray(rows, dtype=np.intp)
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        """Estimates of f at ``rows``, and their variances."""
         mean, variance, _, amplitude = self.estimates()
         return mean[rows] + self.problem.offset, amplitude**2 * np.maximum(variance[rows], 0.0)
 
     def best(self, rows: Rows) -> Estimate:
-        """Return the first of ``rows`` with the largest estimate."""
         mean, variance = self.moments(rows)
         index = int(mean.argmax())
         return Estimate(int(rows[index]), float(mean[index]), sqrt(float(variance[index])))

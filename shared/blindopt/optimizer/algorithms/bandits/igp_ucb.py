@@ -42,7 +42,6 @@ class IgpUcb(FewArms):
         self.posterior.play(row, float(self.posterior.mean[row]))
 
     def retract(self) -> None:
-        """Drop all pending rounds."""
         self.posterior, self._answered = self._answered or self.posterior, None
 
     def estimates(self) -> tuple[Vector, Vector, float, float]:

@@ -72,7 +72,6 @@ class LaplaceAdf(FewArms):
         self._learn(row, float(self.mean[row]))
 
     def retract(self) -> None:
-        """Drop all pending rounds."""
         if self._answered is not None:
             self.covariance, self._answered = self._answered, None
             self._variance = np.einsum("ii->i", self.covariance)

@@ -104,12 +104,10 @@ class LdpMoma(FewArms):
         return self.problem.as_choice(arm, float(mean[arm]), amplitude * sigma, float(mean[arm]) + width * sigma, 1)
 
     def suppose(self, row: int) -> None:
-        """Add a pending round."""
         arm, rounds = self._pending or (self._arm, len(self._epoch))
         self._pending = row, rounds + 1 if row == arm else 1
 
     def retract(self) -> None:
-        """Drop all pending rounds."""
         self._pending = None
 
     def decline(self, row: int) -> None:

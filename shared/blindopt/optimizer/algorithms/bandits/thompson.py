@@ -34,7 +34,6 @@ class Thompson(FewArms):
         self._block: tuple[int, Matrix] = (-1, np.zeros((0, 0)))
 
     def choose(self, step: int) -> Choice:
-        """Return the arm that is largest in the draw of this step."""
         mean, variance, width, amplitude = self.estimates()
         index = left_product(self.normals(step), self.root.whitened)
         index *= width

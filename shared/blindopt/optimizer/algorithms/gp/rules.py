@@ -40,32 +40,26 @@ class GpRule:
         return lambda: np.random.default_rng([self._settings.seed, step])
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
-        """Condition the posterior on an outcome, with the noise of its passport."""
         self.surrogate.observe(row, outcome, passport)
 
     def decline(self, row: int) -> None:
         """Leave the posterior as it is."""
 
     def hide(self, rows: Rows) -> None:
-        """Exclude these rows, and no others, from the next choices."""
         self._hidden = np.unique(rows)
 
     def suppose(self, row: int) -> None:
-        """Add ``row`` to the batch, with a pending outcome."""
         self._posterior.suppose(row, self.surrogate.pending_variance)
         self._pending += 1
 
     def retract(self) -> None:
-        """Drop all pending outcomes."""
         self._posterior.retract(self._posterior.count - self._pending)
         self._pending = 0
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        """Posterior means and variances of f at ``rows``."""
         return self._posterior.moments(rows)
 
     def best(self, rows: Rows) -> Estimate:
-        """Return the first of ``rows`` with the largest posterior mean."""
         row, mean, variance = self._posterior.best(rows)
         return Estimate(row, mean, sqrt(variance))
 
@@ -89,7 +83,6 @@ class GpUcb(GpRule):
         self._delta_prime, self._scale, self._leaves_out = delta_ucb / 2, scale, nugget == "out"
 
     def choose(self, step: int) -> Choice:
-        """The row of the largest upper confidence bound."""
         posterior = self._posterior
         weight = self._scale * beta(posterior.n, step, self._delta_prime)
         bound = UpperConfidenceBound(weight, posterior.nugget if self._leaves_out else 0.0)
