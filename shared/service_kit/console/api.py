@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt import wire
@@ -243,8 +244,8 @@ def _quoted(text: str) -> str:
     return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
-class Relay:
-    """An ASGI application that relays a reply of the API to the browser as it comes: an export, a stream of events.
+class Relay(Response):
+    """A response that relays a reply of the API to the browser as it comes: an export, a stream of events.
 
     Headers that the middleware adds to every reply are not sent twice. A refusal is buffered and handed to
     ``refusal_page``. When ``is_live`` returns False, the API is told that the browser has disconnected.
@@ -257,10 +258,9 @@ class Relay:
         refusal_page: Callable[[Reply], ASGIApp],
         is_live: Callable[[], Awaitable[bool]],
     ) -> None:
-        self._app = app
-        self._inner = inner
-        self._refusal_page = refusal_page
-        self._is_live = is_live
+        self._app, self._inner = app, inner
+        self._refusal_page, self._is_live = refusal_page, is_live
+        self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_read = started = ended = False

@@ -12,9 +12,8 @@ from starlette.responses import RedirectResponse, Response
 from service_kit.console import exports
 from service_kit.console.api import Api, ApiProblem, Relay, Reply, problem_of
 from service_kit.console.charts import Chart
-from service_kit.console.flashes import Flashes
 from service_kit.console.forms import Form, fresh_key
-from service_kit.console.sessions import Session
+from service_kit.console.sessions import Flashes, Session
 from service_kit.identity.tokens import Principal, Role
 
 ROOT = "/console"
@@ -80,9 +79,7 @@ class Site(Protocol):
 
     def fragment(self, page: "Page", template: str, **context: Any) -> Response: ...
 
-    def show_problem(self, page: "Page", problem: ApiProblem) -> Response:
-        """Render a refusal of the API as a page."""
-        ...
+    def show_problem(self, page: "Page", problem: ApiProblem) -> Response: ...
 
 
 class Page:
@@ -204,23 +201,12 @@ class Page:
         def refusal_page(reply: Reply) -> Response:
             return self.site.show_problem(self, problem_of(reply, path, self.request.state.request_id))
 
-        return _Streamed(Relay(self.request.app, scope, refusal_page, lambda: self.site.is_live(self.session)))
+        return Relay(self.request.app, scope, refusal_page, lambda: self.site.is_live(self.session))
 
     @staticmethod
     def csv(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
         """A table as CSV, in which no cell is a formula that a spreadsheet would run."""
         return exports.csv_file(name, head, rows)
-
-
-class _Streamed(Response):
-    """A response that is an ASGI application of its own."""
-
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self.background = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._relay(scope, receive, send)
 
 
 def _charts(values: Iterable[object]) -> Iterable[Chart]:

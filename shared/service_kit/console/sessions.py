@@ -1,4 +1,4 @@
-"""Sessions of users: a cookie holds a sealed random id, and a table holds the id's hash.
+"""Sessions of users: a cookie holds a sealed random id, and a table holds the id's hash. Messages for their next page.
 
 The table decides whether a session is live, so that a logout, a disabled user and an idle half hour end it at once.
 The API accepts no cookie, and pages accept no token.
@@ -6,6 +6,7 @@ The API accepts no cookie, and pages accept no token.
 
 import hashlib
 import hmac
+import json
 import logging
 import secrets
 import time
@@ -16,6 +17,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
+from starlette.requests import Request
+from starlette.responses import Response
 
 from blindopt.errors import AuditUnavailable, RateLimited, Unauthenticated
 from service_kit.context.context import ServiceContext
@@ -31,6 +34,8 @@ from service_kit.web.middleware import RateLimit
 log = logging.getLogger("blindopt.logins")
 COOKIE = "__Host-blindopt-{}"
 """Contains the service's name: browsers send the cookies of a host to all of its ports, and services may share one."""
+FLASH = "__Host-blindopt-{}-flash"
+_FLASH_LABEL, _FLASH_SECONDS = b"flash:", 60
 _LABEL = b"session:"  # so that other texts sealed with the same key open no session
 _USE_RECORDED_EVERY = timedelta(minutes=1)
 _LOGGED_EVERY_S = 60.0
@@ -202,3 +207,38 @@ def cookie(header: str, name: str) -> str | None:
         if key == name:
             return value.strip('"')
     return None
+
+
+def set_cookie(response: Response, name: str, value: str, *, path: str = "/", max_age: int | None = None) -> None:
+    """Let the browser keep a cookie that no script reads, and that it sends to this site alone."""
+    response.set_cookie(name, value, max_age=max_age, path=path, secure=True, httponly=True, samesite="strict")
+
+
+def delete_cookie(response: Response, name: str) -> None:
+    response.delete_cookie(name, path="/", secure=True, httponly=True, samesite="strict")
+
+
+class Flashes:
+    """Messages that the next page shows once, in a sealed cookie bound to the session."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self.cookie = FLASH.format(context.service)
+        """The name of the cookie."""
+        self._context = context
+
+    def put(self, response: Response, session: Session, message: str, mood: str, undo: str = "") -> None:
+        """Let the next page show ``message``, with a button that posts to the page ``undo`` if there is one."""
+        flash = [session.id_sha256.hex(), mood, message[:500], undo]
+        value = self._context.seal.close(_FLASH_LABEL + json.dumps(flash).encode()).decode()
+        set_cookie(response, self.cookie, value, max_age=_FLASH_SECONDS)
+
+    def take(self, request: Request, session: Session) -> list[tuple[str, str, str]]:
+        """Mood, text and undoing page (or nothing) of the messages to show."""
+        clear = self._context.seal.open_labelled(_FLASH_LABEL, cookie(request.headers.get("cookie", ""), self.cookie))
+        if clear is None:
+            return []
+        session_id, mood, message, *undo = json.loads(clear)
+        return [(mood, message, "".join(undo))] if session_id == session.id_sha256.hex() else []
+
+    def clear(self, response: Response) -> None:
+        delete_cookie(response, self.cookie)

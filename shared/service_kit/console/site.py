@@ -17,11 +17,10 @@ from starlette.types import Scope
 
 from blindopt.errors import BlindoptError, Forbidden, Invalid, NotFound, RateLimited, Unauthenticated
 from service_kit.console.api import ApiProblem
-from service_kit.console.flashes import Flashes
 from service_kit.console.forms import CSRF, Form, encodable, same
 from service_kit.console.pages import COMPACT, ROOT, TABLES, Entry, Page, Pages, Trail
 from service_kit.console.render import renderer
-from service_kit.console.sessions import Session, Sessions
+from service_kit.console.sessions import Flashes, Session, Sessions, delete_cookie, set_cookie
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
@@ -214,7 +213,7 @@ class Console:
         if request.state.session is not None:  # one session for each browser
             await self._sessions.end(request.state.session)
         response = RedirectResponse(_inside(str(data.get("next") or "")), 303)
-        response.set_cookie(self._sessions.cookie, value, path="/", secure=True, httponly=True, samesite="strict")
+        set_cookie(response, self._sessions.cookie, value)
         return response
 
     async def _logout(self, request: Request) -> Response:
@@ -224,7 +223,7 @@ class Console:
         if session is not None:  # a request from another site has no cookie, and must not delete it
             await self._form(request, session)
             await self._sessions.end(session)
-            response.delete_cookie(self._sessions.cookie, path="/", secure=True, httponly=True, samesite="strict")
+            delete_cookie(response, self._sessions.cookie)
         return response
 
     async def _density(self, request: Request) -> Response:
@@ -236,9 +235,7 @@ class Console:
         page = _split(request.headers.get("referer", ""))
         response = RedirectResponse(_inside(page.path + (f"?{page.query}" if page.query else "")), 303)
         tables = COMPACT if form.get("tables") == COMPACT else "roomy"
-        response.set_cookie(
-            TABLES, tables, max_age=_YEAR_SECONDS, path=ROOT, secure=True, httponly=True, samesite="strict"
-        )
+        set_cookie(response, TABLES, tables, path=ROOT, max_age=_YEAR_SECONDS)
         return response
 
     def _login_page(self, request: Request, error: str = "", status: int = 200, *, name: str = "") -> Response:
