@@ -23,7 +23,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import new_id
 from service_kit.runner.runner import Kind, Runner, Task
-from service_kit.store.base import moment, stamp
+from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
@@ -130,13 +130,8 @@ class Forecasts(Jobs[Reply]):
         spec = forecast_request(row)
         is_public = spec.rows == "public" or store.dataset_of(db, row.study_id).public
         return wire.ForecastView(
-            id=row.id,
+            **self._fields(row),
             study_id=row.study_id,
-            state=row.state,
-            progress=self._progress(row),
-            created_at=moment(row.created_at),
-            ended_at=moment(row.ended_at) if row.ended_at else None,
-            problem=row.problem,
             spec=spec,
             points=_POINTS.validate_json(row.points),
             choosing=None if is_public else CHOOSING,

@@ -13,7 +13,7 @@ from service_kit.context.request import Effect, RequestContext
 from service_kit.runner.program import ReplyT
 from service_kit.runner.runner import Kind, Task
 from service_kit.store import audit_log
-from service_kit.store.base import stamp
+from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
@@ -65,8 +65,17 @@ class Jobs(ABC, Generic[ReplyT]):
     def _notify(self, db: Connection, row: Any) -> None:
         """Write a notice that a job has completed or failed; ``row``: of its table."""
 
-    def _progress(self, row: Any) -> float:
-        return self._kind.progress(row.id, row.progress) if row.state == "running" else float(row.progress)
+    def _fields(self, row: Any) -> dict[str, Any]:
+        """What the views of all kinds say of a job; ``row``: of its table."""
+        is_running = row.state == "running"
+        return {
+            "id": row.id,
+            "state": row.state,
+            "progress": self._kind.progress(row.id, row.progress) if is_running else float(row.progress),
+            "created_at": moment(row.created_at),
+            "ended_at": moment(row.ended_at) if row.ended_at else None,
+            "problem": row.problem,
+        }
 
     # --- the work ---------------------------------------------------------------------------------
 

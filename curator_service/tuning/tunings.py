@@ -37,7 +37,7 @@ from service_kit.context.keys import webhook_key
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import new_id
 from service_kit.runner.runner import KEEP_SECONDS, Kind, Runner, Task
-from service_kit.store.base import moment, stamp
+from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
@@ -186,14 +186,9 @@ class Tunings(Jobs[Reply]):
     def _view(self, row: Any) -> wire.TuningView:
         ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
         return wire.TuningView(
-            id=row.id,
+            **self._fields(row),
             name=(spec := wire.TuningCreate.model_validate_json(row.spec)).name,
             validation_dataset_id=row.dataset_id,
-            state=row.state,
-            progress=self._progress(row),
-            created_at=moment(row.created_at),
-            ended_at=moment(row.ended_at) if row.ended_at else None,
-            problem=row.problem,
             spec=spec,
             report=wire.TuningReport.model_validate_json(row.report),
             result=None if ended is None else ended.result,
