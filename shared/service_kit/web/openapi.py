@@ -144,13 +144,13 @@ def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
 
 def _describe_success(operation: Json, schemas: Json) -> None:
     """Take the summary and the sentence of a success out of the docstring; other successes say what their body is."""
-    text = " ".join(operation["description"].split())
-    operation["summary"] = text.partition(". ")[0].removesuffix(".")
+    text = " ".join(operation.get("description", "").split())
+    operation["summary"] = text.partition(". ")[0].removesuffix(".") or operation["summary"]
     _, returns, sentence = text.rpartition(" Returns ")
     for reply in operation["responses"].values():
         if reply["description"] == "Successful Response":
             name = next(iter(reply["content"].values()))["schema"].get("$ref", "").rpartition("/")[2]
-            body = schemas[name]["description"].partition("\n\n")[0] if name else ""
+            body = schemas[name].get("description", "").partition("\n\n")[0] if name else ""
             reply["description"] = f"Returns {sentence}" if returns else body
 
 
