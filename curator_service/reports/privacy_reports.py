@@ -12,8 +12,8 @@ from curator_service.datasets.records import withheld_records
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import neighbours, unit_of_privacy
-from curator_service.releases.attack_preview import Previews, job_of
-from curator_service.releases.attacks.harm import verdict
+from curator_service.releases.attack_preview import Preview, Previews, job_of
+from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
 from curator_service.reports.accounts import Accounts
@@ -96,12 +96,12 @@ class PrivacyReports:
         spec, mechanism = view.spec, mechanism_of(view.spec, current.release)
         left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
         price = accounting.price(spec, current.claimed)
-        findings, not_tried = self._attacked(view) if attacked else ([], _NOT_IN_DATASETS)
+        preview = self._attacked(view) if attacked else _not_tried(_NOT_IN_DATASETS)
         worst = self._overviews.account(study_id).row_epsilon
         return wire.ReportedStudy(
             id=study_id,
             name=spec.name,
-            verdict=_of_study(view, current.status, worst, verdict(findings, complete=not_tried is None)),
+            verdict=_of_study(view, current.status, worst, preview.verdict),
             processing=spec.processing,
             state=view.state,
             created_at=view.created_at,
@@ -123,22 +123,25 @@ class PrivacyReports:
             cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=bool(dataset.public))
             if view.report is None
             else view.report.cautions,
-            attacks=findings,
-            not_tried=not_tried,
+            attacks=preview.findings,
+            not_tried=preview.not_tried,
         )
 
-    def _attacked(self, view: wire.StudyOwnerView) -> tuple[list[wire.Finding], str | None]:
+    def _attacked(self, view: wire.StudyOwnerView) -> Preview:
         """Attacks on the actual release."""
         if view.release_id is None:
-            return [], "Not tried: nothing was released yet."
+            return _not_tried("Not tried: nothing was released yet.")
         with self._context.database.read() as db:
             current = release_status(db, view.spec, view.report)
             job = job_of(db, self._vault, view.spec, current.release, view.release_id)
         try:
-            preview = self._previews.make(view.id, job, wait_s=WAIT_SECONDS)
+            return self._previews.make(view.id, job, wait_s=WAIT_SECONDS)
         except Busy:
-            return [], "Not tried: another preview was under way."
-        return preview.findings, preview.not_tried
+            return _not_tried("Not tried: another preview was under way.")
+
+
+def _not_tried(why: str) -> Preview:
+    return Preview(Assessment(), [], why)
 
 
 def _verdict(report: wire.PrivacyReport, studies: list[wire.ReportedStudy]) -> str:
