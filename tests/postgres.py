@@ -138,7 +138,8 @@ def server() -> Server:
 @cache
 def _template() -> str:
     """The template, with the tables of both services, and what SQLite's functions of text do with bytes."""
-    import modeler_service.context  # noqa: F401  every table is there
+    for service in ("curator", "modeler"):
+        importlib.import_module(f"{service}_service.context")  # every table is there, whichever test comes first
     from curator_service.store import base as curator
     from modeler_service import store as modeler
     from service_kit.store import base
