@@ -109,7 +109,7 @@ mutants: $(MUTMUT)
 	PYTHONPATH="$(CURDIR)/out/mutmut" $(BIN)/python tests/mutants.py table
 
 screenshots: $(READY)
-	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py -k test_both_stories $(ARGS)
+	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py tests/browser/test_tutorials.py -k test_both $(ARGS)
 
 docs: $(READY)
 	@$(BIN)/python -m docs.website

@@ -75,7 +75,7 @@ def by_hand(scripts=True):
         "Outcome": {
             "People measure it": True,
             "Question": "Visit the house and estimate what it would sell for.",
-            "Unit of y": "k€",
+            "Unit of the outcome": "k€",
             "Smallest allowed value": "50",
             "Largest allowed value": "2000",
             "house": True,
@@ -106,13 +106,10 @@ def owner_opens_a_study(olga):
     expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
     dataset = refused_then_taken(olga)
     expect(page.get_by_role("table", name="Columns")).to_contain_text("area_m2")
-    olga.picture("owner-1-understood", 640)
 
     def look(step):
         olga.audit(dark=False)  # the first step is looked at in the dark with all other pages
         olga.shoot(f"draft-{step.lower()}")
-        if step == "Features":
-            olga.picture("owner-2-features", 900)
         if step == "Release":
             olga.press("Show what this means")
             expect(page.get_by_role("table", name="Noise and confusion by feature")).to_be_visible()
@@ -122,12 +119,10 @@ def owner_opens_a_study(olga):
     olga.press("Preview")
     expect(page.get_by_role("region", name="What attacks recover")).to_be_visible()
     olga.audit()
-    olga.picture("owner-3-preview", 980, at="#preview")
     olga.shoot("study-previewed")
     user_actions.release(olga)
     access = user_actions.grant(olga, study, "Vera of House Finders")
     assert access.study == study
-    olga.picture("owner-4-grant", 760, hidden="#f-grant")
     olga.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy all").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
@@ -161,7 +156,6 @@ def vendor_starts_a_run(vera, access):
         page.get_by_role("button", name="Test the connection").click()
         expect(page.get_by_text("A run can be started.")).to_be_visible()
         vera.audit()
-        vera.picture("vendor-1-start", 1130)
 
     fields = {
         "Queries": "6",
@@ -172,7 +166,6 @@ def vendor_starts_a_run(vera, access):
     run = user_actions.start(vera, access, fields, look)
     expect(page.locator("main")).to_contain_text("for a person or a laboratory")
     vera.audit()
-    vera.picture("vendor-2-waiting", 620)
     return run
 
 
@@ -223,11 +216,9 @@ def vendor_finds_the_house(vera, run):
     prices = [price(area, built) for _, area, built in houses()]
     assert best >= sorted(prices)[int(0.8 * len(prices))], (best, max(prices))
     vera.open(f"/console/runs/{run}")
-    vera.picture("vendor-3-found", 900)
     vera.shoot("run")
     vera.press("Model", "link")
     expect(page.get_by_role("group", name=re.compile("expects of each"))).to_be_visible()
-    vera.picture("vendor-4-posterior", 820)
 
 
 def owner_opens_the_record(olga, vera, run):
@@ -253,12 +244,10 @@ def auditor_verifies(ada, study):
     page = ada.page
     ada.open(f"/console/accounts/{study}")
     expect(page.get_by_role("table", name=re.compile("Ledger"))).to_be_visible()
-    ada.picture("owner-6-account", 900)
     ada.open("/console/log")
     ada.press("Verify the full log")
     expect(page.get_by_role("status").filter(has_text="Verified: ")).to_be_visible()
     ada.audit()
-    ada.picture("owner-7-log", 900)
 
 
 # --- every page, with hostile content -----------------------------------------------------------------

@@ -58,7 +58,7 @@ WORDS = {
     "docs/developers/mutants.md": 540,
     "docs/developers/performance.md": 950,
     "docs/developers/release.md": 190,
-    "docs/developers/testing.md": 680,
+    "docs/developers/testing.md": 710,
     "docs/docker.md": 510,
     "docs/faq.md": 290,
     "docs/glossary.md": 800,
