@@ -5,84 +5,23 @@ A command imports what it needs when it runs: `token` and `audit` do without the
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
-from blindopt.errors import ExtraMissing, LogBroken
-from curator_service import store
-from curator_service.cli import daily
+from curator_service.cli import daily, links
+from curator_service.cli.program import PROGRAM, as_owner
 from curator_service.context import open_context
-from curator_service.settings import Settings
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import Program, plain_errors, read_json
+from service_kit.cli.program import plain_errors, read_json
 from service_kit.cli.remote import TokenFile, Url
-from service_kit.context.context import ServiceContext
-from service_kit.context.log_summaries import Part
-from service_kit.store.database import Connection
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-
-def _build(settings: Settings) -> "FastAPI":
-    for package in ("opendp", "dp_accounting"):
-        if find_spec(package) is None:
-            raise ExtraMissing(package, "curator", "blindopt-services")
-    from curator_service.app import build
-
-    return build(settings)
-
-
-def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
-    from curator_service.erasure.erasure import erase_again
-    from curator_service.integrity.restore import close_after_restore
-
-    close_after_restore(db, context)
-    erase_again(db, context, erased)
-
-
-def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder: Path | None) -> Iterator[LogBroken]:
-    from curator_service.integrity import log_checks
-
-    return log_checks.findings(db, records, part, folder)
-
-
-def _erased(db: Connection) -> str:
-    from curator_service.integrity.erasure_checks import erased_in_words
-
-    return erased_in_words(db)
-
-
-_FORGOTTEN = (
-    "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered "
-    "since are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
-    "Lower its caps by what was spent, yourself."
-)
-
-
-PROGRAM = Program(
-    service="blindopt-curator",
-    about="Hold a data owner's records: release candidates, answer queries by row.",
-    main_role="owner",
-    roles=("owner", "measurer", "auditor", "monitor"),
-    settings=Settings,
-    open_context=open_context,
-    app=_build,
-    findings=_findings,
-    erased=_erased,
-    files=lambda db: [f"files/{name}" for name in store.file_names(db)],
-    restored=_restored,
-    after_restore=_FORGOTTEN,
-)
 app = build(PROGRAM)
-daily.add(app, PROGRAM)
-_owner = daily.owner_of(PROGRAM)
+for name, commands in (*daily.COMMANDS.items(), ("link", links.cli)):
+    app.add_typer(commands, name=name)
 
 
 @app.command()
@@ -191,7 +130,7 @@ def tune(
     """
     with plain_errors():
         tuning = read_json(request, wire.TuningCreate, "the body of POST /v1/tunings")
-    with _owner(url, token_file) as owner:
+    with as_owner(url, token_file) as owner:
         if preview:
             report = owner.preview_tuning(tuning)
             typer.echo(report.model_dump_json(indent=2) if as_json else _summary(report))
@@ -220,11 +159,8 @@ def make_report(
     token_file: TokenFile = None,
     url: Url = None,
 ) -> None:
-    """Print the privacy report of a study or a dataset at a running curator, as JSON.
-
-    Example: blindopt-curator report make std_0123456789abcdef > report.json
-    """
-    with _owner(url, token_file) as owner:
+    """Print the privacy report of a study or a dataset at a running curator, as JSON."""
+    with as_owner(url, token_file) as owner:
         typer.echo(owner.report(identity).model_dump_json(indent=2))
 
 

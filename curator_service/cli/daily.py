@@ -1,184 +1,154 @@
 """`study`, `grant`, `inbox`: an owner's and a measurer's daily work at a running curator."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.formats.secret_files import save_secret
-from curator_service.cli import links
-from service_kit.cli.program import Program, S, plain_errors, read_json
-from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, connected, facts, show, table
+from curator_service.cli.program import PROGRAM, as_measurer, as_owner
+from service_kit.cli.program import plain_errors, read_json
+from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, facts, show, table
 
-if TYPE_CHECKING:
-    from blindopt.client import Measurer, Owner
-
-ConnectOwner = Callable[[str | None, Path | None], AbstractContextManager["Owner"]]
 StudyId = Annotated[str, typer.Argument(help="std_...", metavar="STUDY")]
 Note = Annotated[str | None, typer.Option(help="Note for the owner only.")]
 REASONS: tuple[wire.DeclineReason, ...] = get_args(wire.DeclineReason)
-_TIMEOUT_SECONDS = 120.0
+study_cli = typer.Typer(no_args_is_help=True, help="Studies at a running curator.")
 
 
-def owner_of(program: Program[S]) -> ConnectOwner:
-    """A function that connects an owner to the running curator."""
+@study_cli.command("list")
+def list_studies(url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List studies, oldest first.
 
-    def connect(url: str | None, token_file: Path | None) -> AbstractContextManager["Owner"]:
-        from blindopt.client import Owner
-
-        return connected(program, partial(Owner, timeout_s=_TIMEOUT_SECONDS), url, token_file)
-
-    return connect
-
-
-def add(cli: typer.Typer, program: Program[S]) -> None:
-    """Add the commands to the command line of the curator."""
-    owner = owner_of(program)
-    cli.add_typer(_studies(owner), name="study")
-    cli.add_typer(_grants(owner, program), name="grant")
-    cli.add_typer(_datasets(owner), name="dataset")
-    cli.add_typer(_inbox(program), name="inbox")
-    cli.add_typer(links.build(program), name="link")
+    Example: blindopt-curator study list --token-file owner-token
+    """
+    with as_owner(url, token_file) as client:
+        studies = client.studies()
+    rows = [[view.id, view.state, f"{view.created_at:%Y-%m-%d}", view.spec.name] for view in studies]
+    show(studies, table(["study", "state", "made", "name"], rows), as_json)
 
 
-def _studies(owner: ConnectOwner) -> typer.Typer:
-    cli = typer.Typer(no_args_is_help=True, help="Studies at a running curator.")
+@study_cli.command("show")
+def show_study(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Show a study: its state, what it promises, and what it has spent.
 
-    @cli.command("list")
-    def listed(url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-        """List studies, oldest first.
-
-        Example: blindopt-curator study list --token-file owner-token
-        """
-        with owner(url, token_file) as client:
-            studies = client.studies()
-        rows = [[view.id, view.state, f"{view.created_at:%Y-%m-%d}", view.spec.name] for view in studies]
-        show(studies, table(["study", "state", "made", "name"], rows), as_json)
-
-    @cli.command("show")
-    def show_study(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-        """Show a study: its state, what it promises, and what it has spent.
-
-        Example: blindopt-curator study show std_0123456789abcdef
-        """
-        with owner(url, token_file) as client:
-            view = client.study(study).view
-            account = client.study(study).account()
-        show(view, _study_in_words(view, account), as_json)
-
-    @cli.command()
-    def create(
-        file: Annotated[Path, typer.Argument(help="JSON file with the body of POST /v1/studies.")],
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Make a draft of a study. Nothing is drawn, charged or released.
-
-        Example: blindopt-curator study create study.json
-        """
-        with plain_errors():
-            body = read_json(file, wire.StudyCreate, "the body of POST /v1/studies")
-        with owner(url, token_file) as client:
-            made = client.create_study(body)
-        show(made, f"{made.id}\n{made.guarantee}", as_json)
-
-    @cli.command()
-    def preview(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-        """Attack a trial release of a draft, which is thrown away. For the owner alone; charges nothing.
-
-        Example: blindopt-curator study preview std_0123456789abcdef
-        """
-        with owner(url, token_file) as client:
-            report = client.preview(study)
-        show(report, _preview_in_words(report), as_json)
-
-    @cli.command()
-    def release(
-        study: StudyId,
-        confirm_high_risk: Annotated[
-            bool, typer.Option("--confirm-high-risk", help="Release although the preview found a high risk.")
-        ] = False,
-        yes: Yes = False,
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Draw and publish the candidates, once. This cannot be undone.
-
-        Example: blindopt-curator study release std_0123456789abcdef --yes
-        """
-        with owner(url, token_file) as client:
-            draft = client.study(study).view
-            confirm(f"{draft.guarantee}\nRelease {draft.spec.name}? This cannot be undone.", yes)
-            request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=confirm_high_risk)
-            view = client.release(study, request=request)
-        show(view, f"{view.id} is {view.state}\n{view.guarantee}", as_json)
-
-    @cli.command()
-    def close(
-        study: StudyId, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
-    ) -> None:
-        """Refuse further queries, for good.
-
-        Example: blindopt-curator study close std_0123456789abcdef --yes
-        """
-        confirm(f"Close {study}? It is not opened again.", yes)
-        with owner(url, token_file) as client:
-            view = client.close_study(study)
-        show(view, f"{view.id} is {view.state}", as_json)
-
-    return cli
+    Example: blindopt-curator study show std_0123456789abcdef
+    """
+    with as_owner(url, token_file) as client:
+        view = client.study(study).view
+        account = client.study(study).account()
+    show(view, _study_in_words(view, account), as_json)
 
 
-def _datasets(owner: ConnectOwner) -> typer.Typer:
-    cli = typer.Typer(no_args_is_help=True, help="Datasets at a running curator.")
-    dataset_id = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
+@study_cli.command("create")
+def create_study(
+    file: Annotated[Path, typer.Argument(help="JSON file with the body of POST /v1/studies.")],
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a draft of a study. Nothing is drawn, charged or released.
 
-    @cli.command("list")
-    def listed(url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-        """List datasets, oldest first.
+    Example: blindopt-curator study create study.json
+    """
+    with plain_errors():
+        body = read_json(file, wire.StudyCreate, "the body of POST /v1/studies")
+    with as_owner(url, token_file) as client:
+        made = client.create_study(body)
+    show(made, f"{made.id}\n{made.guarantee}", as_json)
 
-        Example: blindopt-curator dataset list
-        """
-        with owner(url, token_file) as client:
-            views = client.datasets()
-        rows = [[view.id, "erased" if view.erased_at else view.state, view.rows, view.name] for view in views]
-        show(views, table(["dataset", "state", "rows", "name"], rows), as_json)
 
-    @cli.command()
-    def archive(dataset: dataset_id, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-        """Refuse new studies on a dataset.
+@study_cli.command()
+def preview(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Attack a trial release of a draft, which is thrown away. For the owner alone; charges nothing.
 
-        Example: blindopt-curator dataset archive ds_0123456789abcdef
-        """
-        with owner(url, token_file) as client:
-            view = client.archive_dataset(dataset)
-        show(view, f"{view.id} is {view.state}", as_json)
+    Example: blindopt-curator study preview std_0123456789abcdef
+    """
+    with as_owner(url, token_file) as client:
+        report = client.preview(study)
+    show(report, _preview_in_words(report), as_json)
 
-    @cli.command()
-    def erase(
-        dataset: dataset_id, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
-    ) -> None:
-        """Erase an archived dataset for good, with candidates and answers of its studies. Charges and logs stay.
 
-        Example: blindopt-curator dataset erase ds_0123456789abcdef --yes
-        """
-        with owner(url, token_file) as client:
-            view = client.dataset(dataset).view
-            confirm(f"Erase {view.name} ({view.rows} records), with all answers about it? This cannot be undone.", yes)
-            done = client.erase_dataset(dataset)
-        counts = f"{len(done.studies)} studies, {done.replies} replies, {done.measurements} entries of measurements"
-        show(
-            done, f"{done.id} is erased: {counts}. Backups keep what they have, and vendors what they received", as_json
-        )
+@study_cli.command()
+def release(
+    study: StudyId,
+    confirm_high_risk: Annotated[
+        bool, typer.Option("--confirm-high-risk", help="Release although the preview found a high risk.")
+    ] = False,
+    yes: Yes = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw and publish the candidates, once. This cannot be undone.
 
-    return cli
+    Example: blindopt-curator study release std_0123456789abcdef --yes
+    """
+    with as_owner(url, token_file) as client:
+        draft = client.study(study).view
+        confirm(f"{draft.guarantee}\nRelease {draft.spec.name}? This cannot be undone.", yes)
+        request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=confirm_high_risk)
+        view = client.release(study, request=request)
+    show(view, f"{view.id} is {view.state}\n{view.guarantee}", as_json)
+
+
+@study_cli.command()
+def close(
+    study: StudyId, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
+    """Refuse further queries, for good.
+
+    Example: blindopt-curator study close std_0123456789abcdef --yes
+    """
+    confirm(f"Close {study}? It is not opened again.", yes)
+    with as_owner(url, token_file) as client:
+        view = client.close_study(study)
+    show(view, f"{view.id} is {view.state}", as_json)
+
+
+dataset_cli = typer.Typer(no_args_is_help=True, help="Datasets at a running curator.")
+DatasetId = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
+
+
+@dataset_cli.command("list")
+def list_datasets(url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List datasets, oldest first.
+
+    Example: blindopt-curator dataset list
+    """
+    with as_owner(url, token_file) as client:
+        views = client.datasets()
+    rows = [[view.id, "erased" if view.erased_at else view.state, view.rows, view.name] for view in views]
+    show(views, table(["dataset", "state", "rows", "name"], rows), as_json)
+
+
+@dataset_cli.command()
+def archive(dataset: DatasetId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """Refuse new studies on a dataset.
+
+    Example: blindopt-curator dataset archive ds_0123456789abcdef
+    """
+    with as_owner(url, token_file) as client:
+        view = client.archive_dataset(dataset)
+    show(view, f"{view.id} is {view.state}", as_json)
+
+
+@dataset_cli.command()
+def erase(
+    dataset: DatasetId, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
+) -> None:
+    """Erase an archived dataset for good, with candidates and answers of its studies. Charges and logs stay.
+
+    Example: blindopt-curator dataset erase ds_0123456789abcdef --yes
+    """
+    with as_owner(url, token_file) as client:
+        view = client.dataset(dataset).view
+        confirm(f"Erase {view.name} ({view.rows} records), with all answers about it? This cannot be undone.", yes)
+        done = client.erase_dataset(dataset)
+    counts = f"{len(done.studies)} studies, {done.replies} replies, {done.measurements} entries of measurements"
+    show(done, f"{done.id} is erased: {counts}. Backups keep what they have, and vendors what they received", as_json)
 
 
 def _study_in_words(view: wire.StudyOwnerView, account: wire.StudyAccount) -> str:
@@ -203,128 +173,123 @@ def _preview_in_words(report: wire.ReleaseReport) -> str:
     return "\n".join([*lines, *filter(None, [report.not_tried, report.choosing])])
 
 
-def _grants(owner: ConnectOwner, program: Program[S]) -> typer.Typer:
-    cli = typer.Typer(no_args_is_help=True, help="Grants of a study at a running curator: who may query it.")
-
-    @cli.command("list")
-    def listed(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-        """List the grants of a study, never a token.
-
-        Example: blindopt-curator grant list std_0123456789abcdef
-        """
-        with owner(url, token_file) as client:
-            grants = client.grants(study)
-        rows = [[grant.id, grant.state, f"{grant.tokens[-1].expires_at:%Y-%m-%d}", grant.name] for grant in grants]
-        show(grants, table(["grant", "state", "expires", "name"], rows), as_json)
-
-    @cli.command()
-    def create(
-        study: StudyId,
-        name: Annotated[str, typer.Option(help="Name of the vendor.")],
-        save: Annotated[Path, typer.Option(help="New file for address, study and token.")] = Path("grant.json"),
-        days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until its token expires.")] = 90,
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Let a vendor query a study, and save its grant file. Send that file over a private channel.
-
-        Example: blindopt-curator grant create std_0123456789abcdef --name "Acme" --save acme.json
-        """
-        with owner(url, token_file) as client:
-            if save.exists():
-                raise Invalid(f"{save} exists: name another file with --save")
-            made = client.grant(study, wire.GrantCreate(name=name, expires_in_days=days))
-            save_secret(save, wire.GrantFile.of(made, made.url or address_of(program, url)).model_dump_json(indent=2))
-            view = next(grant for grant in client.grants(study) if grant.id == made.id)
-        show(view, f"{made.id}: saved in {save}, until {made.expires_at:%Y-%m-%d}", as_json)
-
-    @cli.command()
-    def revoke(
-        study: StudyId,
-        grant: Annotated[str, typer.Argument(help="grt_...")],
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Refuse all tokens of a grant from now on.
-
-        Example: blindopt-curator grant revoke std_0123456789abcdef grt_0123456789abcdef
-        """
-        with owner(url, token_file) as client:
-            view = client.revoke(study, grant)
-        show(view, f"{view.id} is {view.state}", as_json)
-
-    return cli
+grant_cli = typer.Typer(no_args_is_help=True, help="Grants of a study at a running curator: who may query it.")
 
 
-def _inbox(program: Program[S]) -> typer.Typer:
-    cli = typer.Typer(no_args_is_help=True, help="Measurements that people make, at a running curator.")
-    measurement = Annotated[str, typer.Argument(help="msr_...", metavar="MEASUREMENT")]
+@grant_cli.command("list")
+def list_grants(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    """List the grants of a study, never a token.
 
-    def measurer(url: str | None, token_file: Path | None) -> AbstractContextManager["Measurer"]:
-        from blindopt.client import Measurer
+    Example: blindopt-curator grant list std_0123456789abcdef
+    """
+    with as_owner(url, token_file) as client:
+        grants = client.grants(study)
+    rows = [[grant.id, grant.state, f"{grant.tokens[-1].expires_at:%Y-%m-%d}", grant.name] for grant in grants]
+    show(grants, table(["grant", "state", "expires", "name"], rows), as_json)
 
-        return connected(program, Measurer, url, token_file)
 
-    @cli.command("list")
-    def listed(
-        study: Annotated[str | None, typer.Option(help="Only measurements of this study: std_...")] = None,
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """List open measurements, oldest first.
+@grant_cli.command("create")
+def create_grant(
+    study: StudyId,
+    name: Annotated[str, typer.Option(help="Name of the vendor.")],
+    save: Annotated[Path, typer.Option(help="New file for address, study and token.")] = Path("grant.json"),
+    days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until its token expires.")] = 90,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a vendor query a study, and save its grant file. Send that file over a private channel.
 
-        Example: blindopt-curator inbox list --token-file measurer-token
-        """
-        with measurer(url, token_file) as client:
-            items = list(client.measurements(study_id=study))
-        rows = [[item.id, item.record, _shown(item), f"{item.question or ''}{_unit(item)}"] for item in items]
-        show(items, table(["measurement", "record", "shown", "question"], rows), as_json)
+    Example: blindopt-curator grant create std_0123456789abcdef --name "Acme" --save acme.json
+    """
+    with as_owner(url, token_file) as client:
+        if save.exists():
+            raise Invalid(f"{save} exists: name another file with --save")
+        made = client.grant(study, wire.GrantCreate(name=name, expires_in_days=days))
+        save_secret(save, wire.GrantFile.of(made, made.url or address_of(PROGRAM, url)).model_dump_json(indent=2))
+        view = next(grant for grant in client.grants(study) if grant.id == made.id)
+    show(view, f"{made.id}: saved in {save}, until {made.expires_at:%Y-%m-%d}", as_json)
 
-    @cli.command(context_settings={"ignore_unknown_options": True})  # so that -3 is a value
-    def answer(
-        identity: measurement,
-        value: Annotated[float, typer.Argument(help="What was measured.")],
-        note: Note = None,
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Enter a measured value.
 
-        Example: blindopt-curator inbox answer msr_0123456789abcdef 44.25
-        """
-        with measurer(url, token_file) as client:
-            item = client.measurement(identity)
-            values = [wire.Measured(measurement_id=item.id, value=value)]
-            state = client.answer(item.query_id, wire.AnswerCreate(values=values, note=note))
-        show(state, f"{item.id}: saved; {state.open} of its query still open", as_json)
+@grant_cli.command()
+def revoke(
+    study: StudyId,
+    grant: Annotated[str, typer.Argument(help="grt_...")],
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Refuse all tokens of a grant from now on.
 
-    @cli.command()
-    def decline(
-        identity: measurement,
-        reason: Annotated[str, typer.Option(help=f"One of {', '.join(REASONS)}.")] = "unavailable",
-        note: Note = None,
-        url: Url = None,
-        token_file: TokenFile = None,
-        as_json: AsJson = False,
-    ) -> None:
-        """Decline a measurement: it will not be made.
+    Example: blindopt-curator grant revoke std_0123456789abcdef grt_0123456789abcdef
+    """
+    with as_owner(url, token_file) as client:
+        view = client.revoke(study, grant)
+    show(view, f"{view.id} is {view.state}", as_json)
 
-        Example: blindopt-curator inbox decline msr_0123456789abcdef --reason consent
-        """
-        chosen = next((each for each in REASONS if each == reason), None)
-        if chosen is None:
-            raise typer.BadParameter(f"one of {', '.join(REASONS)}", param_hint="--reason")
-        with measurer(url, token_file) as client:
-            item = client.measurement(identity)
-            body = wire.DeclineCreate(measurement_ids=[item.id], reason=chosen, note=note)
-            state = client.decline(item.query_id, body)
-        show(state, f"{item.id}: declined; {state.open} of its query still open", as_json)
 
-    return cli
+inbox_cli = typer.Typer(no_args_is_help=True, help="Measurements that people make, at a running curator.")
+MeasurementId = Annotated[str, typer.Argument(help="msr_...", metavar="MEASUREMENT")]
+
+
+@inbox_cli.command("list")
+def list_measurements(
+    study: Annotated[str | None, typer.Option(help="Only measurements of this study: std_...")] = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List open measurements, oldest first.
+
+    Example: blindopt-curator inbox list --token-file measurer-token
+    """
+    with as_measurer(url, token_file) as client:
+        items = list(client.measurements(study_id=study))
+    rows = [[item.id, item.record, _shown(item), f"{item.question or ''}{_unit(item)}"] for item in items]
+    show(items, table(["measurement", "record", "shown", "question"], rows), as_json)
+
+
+@inbox_cli.command(context_settings={"ignore_unknown_options": True})  # so that -3 is a value
+def answer(
+    measurement: MeasurementId,
+    value: Annotated[float, typer.Argument(help="What was measured.")],
+    note: Note = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Enter a measured value.
+
+    Example: blindopt-curator inbox answer msr_0123456789abcdef 44.25
+    """
+    with as_measurer(url, token_file) as client:
+        item = client.measurement(measurement)
+        values = [wire.Measured(measurement_id=item.id, value=value)]
+        state = client.answer(item.query_id, wire.AnswerCreate(values=values, note=note))
+    show(state, f"{item.id}: saved; {state.open} of its query still open", as_json)
+
+
+@inbox_cli.command()
+def decline(
+    measurement: MeasurementId,
+    reason: Annotated[str, typer.Option(help=f"One of {', '.join(REASONS)}.")] = "unavailable",
+    note: Note = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decline a measurement: it will not be made.
+
+    Example: blindopt-curator inbox decline msr_0123456789abcdef --reason consent
+    """
+    chosen = next((each for each in REASONS if each == reason), None)
+    if chosen is None:
+        raise typer.BadParameter(f"one of {', '.join(REASONS)}", param_hint="--reason")
+    with as_measurer(url, token_file) as client:
+        item = client.measurement(measurement)
+        body = wire.DeclineCreate(measurement_ids=[item.id], reason=chosen, note=note)
+        state = client.decline(item.query_id, body)
+    show(state, f"{item.id}: declined; {state.open} of its query still open", as_json)
 
 
 def _shown(item: wire.InboxItem) -> str:
@@ -333,3 +298,6 @@ def _shown(item: wire.InboxItem) -> str:
 
 def _unit(item: wire.InboxItem) -> str:
     return f" ({item.unit})" if item.unit else ""
+
+
+COMMANDS = {"study": study_cli, "grant": grant_cli, "dataset": dataset_cli, "inbox": inbox_cli}

@@ -1,0 +1,92 @@
+"""The program `blindopt-curator` as the commands take it, and the people as whom they ask a running curator."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blindopt.audit.merkle_log import Json
+from blindopt.errors import ExtraMissing, LogBroken
+from curator_service import store
+from curator_service.context import open_context
+from curator_service.settings import Settings
+from service_kit.cli.program import Program
+from service_kit.cli.remote import connected
+from service_kit.context.context import ServiceContext
+from service_kit.context.log_summaries import Part
+from service_kit.store.database import Connection
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from blindopt.client import Measurer, Owner
+
+_TIMEOUT_SECONDS = 120.0
+
+
+def _build(settings: Settings) -> "FastAPI":
+    for package in ("opendp", "dp_accounting"):
+        if find_spec(package) is None:
+            raise ExtraMissing(package, "curator", "blindopt-services")
+    from curator_service.app import build
+
+    return build(settings)
+
+
+def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
+    from curator_service.erasure.erasure import erase_again
+    from curator_service.integrity.restore import close_after_restore
+
+    close_after_restore(db, context)
+    erase_again(db, context, erased)
+
+
+def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder: Path | None) -> Iterator[LogBroken]:
+    from curator_service.integrity import log_checks
+
+    return log_checks.findings(db, records, part, folder)
+
+
+def _erased(db: Connection) -> str:
+    from curator_service.integrity.erasure_checks import erased_in_words
+
+    return erased_in_words(db)
+
+
+_FORGOTTEN = (
+    "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered "
+    "since are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
+    "Lower its caps by what was spent, yourself."
+)
+
+
+PROGRAM = Program(
+    service="blindopt-curator",
+    about="Hold a data owner's records: release candidates, answer queries by row.",
+    main_role="owner",
+    roles=("owner", "measurer", "auditor", "monitor"),
+    settings=Settings,
+    open_context=open_context,
+    app=_build,
+    findings=_findings,
+    erased=_erased,
+    files=lambda db: [f"files/{name}" for name in store.file_names(db)],
+    restored=_restored,
+    after_restore=_FORGOTTEN,
+)
+
+
+def as_owner(url: str | None, token_file: Path | None) -> AbstractContextManager["Owner"]:
+    """An owner at the running curator."""
+    from blindopt.client import Owner
+
+    return connected(PROGRAM, partial(Owner, timeout_s=_TIMEOUT_SECONDS), url, token_file)
+
+
+def as_measurer(url: str | None, token_file: Path | None) -> AbstractContextManager["Measurer"]:
+    """A measurer at the running curator."""
+    from blindopt.client import Measurer
+
+    return connected(PROGRAM, Measurer, url, token_file)
