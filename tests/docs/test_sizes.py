@@ -1,8 +1,10 @@
-"""The documents stay small: few lines in all files together, and no data."""
+"""The documents stay small: few lines in all files together, no data, and ten lines for a version."""
+
+import re
 
 from tests.docs.snippets import ROOT
 
-LINES_MAX, PLOTS_MAX, PLOT_BYTES_MAX = 9_500, 4, 50_000
+LINES_MAX, PLOTS_MAX, PLOT_BYTES_MAX, HIGHLIGHTS_MAX = 9_500, 4, 50_000, 10
 
 
 def test_the_folder_of_documents_is_small():
@@ -13,3 +15,11 @@ def test_the_folder_of_documents_is_small():
     assert len(plots) <= PLOTS_MAX
     assert [path.name for path in plots if path.stat().st_size >= PLOT_BYTES_MAX] == []
     assert [path.name for path in files if path.suffix == ".json"] == []
+
+
+def test_a_version_has_ten_highlights_then_what_breaks_and_how_to_upgrade():
+    versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    assert len(versions) >= 3
+    highlights = [re.findall(r"^- ", version.partition("**What breaks**")[0], re.MULTILINE) for version in versions]
+    assert [len(each) for each in highlights if not 0 < len(each) <= HIGHLIGHTS_MAX] == []
+    assert re.search(r"\*\*What breaks\*\*\n.*\*\*How to upgrade\*\*\n\n1\. Back up", versions[0], re.DOTALL)
