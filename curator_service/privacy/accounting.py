@@ -30,7 +30,7 @@ from blindopt.wire import (
 )
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import Concrete, concrete, failure, gaussian_sd, slope_of_row
-from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.composition import Pair, tight_epsilon
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.prices import (
     GroupPrices,
@@ -59,8 +59,8 @@ class Costs:
 
     release: int | None
     answer: int | None
-    release_part: Part | None = None
-    answer_part: Part | None = None
+    release_pair: Pair | None = None
+    answer_pair: Pair | None = None
     failure: float = 0.0
     black_box: bool = False
     centres: int = 0
@@ -72,8 +72,8 @@ class Costs:
         return cls(
             release=None if isinstance(release, PoGpUcbRelease) else prices.release,
             answer=prices.answer if prices.answers_bounded else None,
-            release_part=_release_part(release, len(spec.features), spec.protected_rows),
-            answer_part=_answer_part(spec),
+            release_pair=_release_pair(release, len(spec.features), spec.protected_rows),
+            answer_pair=_answer_pair(spec),
             failure=failure(release),
             black_box=isinstance(release, GaussianProjectionRelease),
             centres=prices.centres,
@@ -107,14 +107,14 @@ class Costs:
 
         It stays in its group, or moves between the two: then each answer costs half (docs/privacy.md, Theorem C).
         """
-        if self.release is None or self.answer is None or self.answer_part is None:
+        if self.release is None or self.answer is None or self.answer_pair is None:
             return Loss(epsilon=None, tight_epsilon=None)
         stays, moves = self.centres + answers * self.answer, self.release + ((answers + others) * self.answer + 1) // 2
-        centres = Part("pure", float(Decimal(text(self.centres)))) if self.centres else None
-        half = Part(self.answer_part.kind, self.answer_part.size / 2)
+        centres = Pair("pure", float(Decimal(text(self.centres)))) if self.centres else None
+        half = Pair(self.answer_pair.kind, self.answer_pair.size / 2)
         tight = [
-            replace(self, release_part=centres)._tight(1, answers, stays, delta),
-            replace(self, answer_part=half)._tight(1, answers + others, moves, delta),
+            replace(self, release_pair=centres)._tight(1, answers, stays, delta),
+            replace(self, answer_pair=half)._tight(1, answers + others, moves, delta),
         ]
         return Loss(
             epsilon=text(max(stays, moves)),
@@ -122,41 +122,41 @@ class Costs:
         )
 
     def _tight(self, releases: int, answers: int, pure: int, delta: float) -> float | None:
-        releases = releases if self.release_part is not None else 0  # a release of public records has no noise
+        releases = releases if self.release_pair is not None else 0  # a release of public records has no noise
         failure = self.failure if releases else 0.0
         # Pure composition holds at the release's own delta, so the tight figure never exceeds the sum there.
         sum_ = float(Decimal(text(pure))) if failure <= delta else math.inf
         remaining = delta - failure if releases and self.black_box else delta
-        parts = [self.release_part] if releases and self.release_part is not None else []
-        if answers and self.answer_part is not None:
-            parts.append(Part(self.answer_part.kind, self.answer_part.size, answers))
-        if not parts:  # nothing but a release of public records
+        pairs = [self.release_pair] if releases and self.release_pair is not None else []
+        if answers and self.answer_pair is not None:
+            pairs.append(Pair(self.answer_pair.kind, self.answer_pair.size, answers))
+        if not pairs:  # nothing but a release of public records
             return 0.0
         # Discrete Laplace noise is that of a rounded continuous variable but for a factor of e^(2^-42) (docs).
         lattice = (releases + answers) * 2.0**-LATTICE_BITS
         remaining *= 1 - lattice
-        bound = tight_epsilon(parts, remaining) + lattice if remaining > 0 else math.inf
+        bound = tight_epsilon(pairs, remaining) + lattice if remaining > 0 else math.inf
         return None if math.isinf(least := min(sum_, bound)) else least
 
 
-def _release_part(release: Concrete, d: int, k: int) -> Part | None:
+def _release_pair(release: Concrete, d: int, k: int) -> Pair | None:
     """The dominating pair of a release, for a person with ``k`` rows; its epsilon and delta are the person's.
 
     For a Gaussian release sensitivity and noise both grow by sqrt(k), so that their ratio is that of one row.
     """
     match release:
         case GaussianRelease():
-            return Part("gaussian", 1 / _noise_per_sensitivity(amount(release.epsilon), release.delta))
+            return Pair("gaussian", 1 / _noise_per_sensitivity(amount(release.epsilon), release.delta))
         case PlanarLaplaceRelease():
             # One row in one dimension is a Laplace mechanism; else nothing better is used than that noise of slope a is
             # a-private without a delta, whether or not the release has one.
             pure = k * float(slope_of_row(amount(release.epsilon), release.delta, d, k)) * (1 + 2.0**-50)
-            return Part("laplace" if d == k == 1 else "pure", pure if release.delta else float(amount(release.epsilon)))
+            return Pair("laplace" if d == k == 1 else "pure", pure if release.delta else float(amount(release.epsilon)))
         case GroupsRelease():
-            return Part("pure", float(amount(release.epsilon)))
+            return Pair("pure", float(amount(release.epsilon)))
         case GaussianProjectionRelease():
             # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
-            return Part("pure", float(amount(release.epsilon)))
+            return Pair("pure", float(amount(release.epsilon)))
         case IdentityRelease() | PoGpUcbRelease():
             return None
 
@@ -167,7 +167,7 @@ def _noise_per_sensitivity(epsilon: Decimal, delta: float) -> float:
     return sd / (1 + 2 * sd * 2.0**-LATTICE_BITS)
 
 
-def _answer_part(spec: StudyCreate) -> Part | None:
+def _answer_pair(spec: StudyCreate) -> Pair | None:
     """The dominating pair of one released y.
 
     Laplace: on the lattice, it is nearly a rounded Laplace variable whose scale is at least (2C + a lattice
@@ -179,7 +179,7 @@ def _answer_part(spec: StudyCreate) -> Part | None:
     if isinstance(kind, NoAnswerNoise):
         return None
     is_laplace = isinstance(kind, LaplaceAnswers) and not is_groups(spec)
-    return Part("laplace" if is_laplace else "pure", float(amount(kind.epsilon)))
+    return Pair("laplace" if is_laplace else "pure", float(amount(kind.epsilon)))
 
 
 # --- before ---------------------------------------------------------------------------------------

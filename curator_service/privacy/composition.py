@@ -4,7 +4,7 @@ Every figure is an upper bound on epsilon at a given delta. Two bounds are compu
 counts. The privacy loss distribution (Koskela et al. 2020; Doroshenko et al. 2022, "connect the dots") is the
 tighter one, but is convolved by Fourier transforms in doubles, which err by about 1e-15 of probability:
 it is used only where that is small against delta. Renyi divergences (Mironov 2017) are closed forms, good
-at any delta and for any number of parts, and a few per cent looser.
+at any delta and for any number of pairs, and a few per cent looser.
 """
 
 import math
@@ -29,7 +29,7 @@ _ORDERS = 1 + np.geomspace(1e-3, 1e7, 1_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Pair:
     """A pair of laws that dominates the privacy loss of one release, and how often there was such a release.
 
     gaussian: N(0, 1) against N(size, 1), so ``size`` is sensitivity / sd. laplace: Laplace(0, 1) against
@@ -43,48 +43,48 @@ class Part:
 
     def __post_init__(self) -> None:
         if not (0 < self.size < math.inf and self.times >= 1):
-            raise ValueError("a part needs a positive, finite size, and is released at least once")
+            raise ValueError("a pair needs a positive, finite size, and is released at least once")
 
 
-def tight_epsilon(parts: Iterable[Part], delta: float) -> float:
-    """An epsilon such that all ``parts`` together are (epsilon, delta)-DP; 0 for no parts."""
+def tight_epsilon(pairs: Iterable[Pair], delta: float) -> float:
+    """An epsilon such that all ``pairs`` together are (epsilon, delta)-DP; 0 for no pairs."""
     if not 0 < delta < 1:
         raise ValueError("delta must lie between 0 and 1")
     counted: dict[tuple[str, float], int] = {}
-    for part in parts:
-        counted[part.kind, part.size] = counted.get((part.kind, part.size), 0) + part.times
+    for pair in pairs:
+        counted[pair.kind, pair.size] = counted.get((pair.kind, pair.size), 0) + pair.times
     return _tight(tuple(sorted(counted.items())), delta)
 
 
 @lru_cache(maxsize=4096)
 def _tight(counted: tuple[tuple[tuple[Any, float], int], ...], delta: float) -> float:
-    parts = [Part(kind, size, times) for (kind, size), times in counted]
-    if not parts:
+    pairs = [Pair(kind, size, times) for (kind, size), times in counted]
+    if not pairs:
         return 0.0
-    pure = math.inf if any(part.kind == "gaussian" for part in parts) else sum(p.size * p.times for p in parts)
-    return max(0.0, min(pure, renyi_epsilon(parts, delta), distribution_epsilon(parts, delta)))
+    pure = math.inf if any(pair.kind == "gaussian" for pair in pairs) else sum(p.size * p.times for p in pairs)
+    return max(0.0, min(pure, renyi_epsilon(pairs, delta), distribution_epsilon(pairs, delta)))
 
 
 # --- Renyi divergences ----------------------------------------------------------------------------
 
 
-def renyi_epsilon(parts: Iterable[Part], delta: float) -> float:
+def renyi_epsilon(pairs: Iterable[Pair], delta: float) -> float:
     """Epsilon at ``delta`` from the sum of Renyi divergences, at the best of many orders.
 
     Conversion: Canonne, Kamath & Steinke (2020), Proposition 12:
     epsilon = D_alpha + ln(1 - 1/alpha) - ln(alpha delta) / (alpha - 1).
     """
-    total = sum((part.times * _renyi(part) for part in parts), np.zeros_like(_ORDERS))
+    total = sum((pair.times * _renyi(pair) for pair in pairs), np.zeros_like(_ORDERS))
     epsilon = total + np.log1p(-1 / _ORDERS) - (math.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
     return max(0.0, float(np.nanmin(epsilon)))
 
 
-def _renyi(part: Part) -> Any:
+def _renyi(pair: Pair) -> Any:
     """The Renyi divergence of one release at each order (Mironov 2017, Table II), rounding errors added."""
-    alpha, size = _ORDERS, part.size
-    if part.kind == "gaussian":
+    alpha, size = _ORDERS, pair.size
+    if pair.kind == "gaussian":
         return alpha * size**2 / 2 * (1 + 1e-12)
-    if part.kind == "laplace":
+    if pair.kind == "laplace":
         likely, unlikely = np.log(alpha / (2 * alpha - 1)), np.log((alpha - 1) / (2 * alpha - 1))
         log_moment, largest = np.logaddexp(likely + (alpha - 1) * size, unlikely - alpha * size), size
     else:
@@ -98,44 +98,44 @@ def _renyi(part: Part) -> Any:
 # --- privacy loss distributions -------------------------------------------------------------------
 
 
-def distribution_epsilon(parts: Iterable[Part], delta: float) -> float:
+def distribution_epsilon(pairs: Iterable[Pair], delta: float) -> float:
     """Epsilon at ``delta`` from the composed privacy loss distribution; infinity where that would not be sound."""
-    parts = list(parts)
-    composed = len(parts) > 1 or parts[0].times > 1
-    error = FOURIER_ERROR * max(1.0, sum(part.times for part in parts) / 10_000)
+    pairs = list(pairs)
+    composed = len(pairs) > 1 or pairs[0].times > 1
+    error = FOURIER_ERROR * max(1.0, sum(pair.times for pair in pairs) / 10_000)
     if not composed:  # the masses of a Gaussian release are accurate in their tails, those of others near 1/2
-        error = max(1e-9 * delta, 0.0 if parts[0].kind == "gaussian" else SINGLE_ERROR)
+        error = max(1e-9 * delta, 0.0 if pairs[0].kind == "gaussian" else SINGLE_ERROR)
     if delta < 100 * error:  # then only Renyi divergences give a bound
         return math.inf
-    step = max(min(_step(part) for part in parts), sum(_span(part) for part in parts) / _CELLS)
-    sizes = [part.size for part in parts]
+    step = max(min(_step(pair) for pair in pairs), sum(_span(pair) for pair in pairs) / _CELLS)
+    sizes = [pair.size for pair in pairs]
     if step > min(sizes) or max(sizes) > _SIZE_MAX:  # too coarse to be of use, or out of a double's range
         return math.inf
     whole: Any = None
-    for part in parts:
-        single = _distribution(part, step)
-        repeated = single.self_compose(part.times, _cut(part, step)) if part.times > 1 else single
+    for pair in pairs:
+        single = _single(pair.kind, pair.size, step)
+        repeated = single.self_compose(pair.times, _cut(pair, step)) if pair.times > 1 else single
         whole = repeated if whole is None else whole.compose(repeated)
     with np.errstate(over="ignore"):  # a loss of hundreds divides by a mass near 0; infinity compares rightly
         return float(whole.get_epsilon_for_delta(delta - error)) * (1 + 1e-12)
 
 
-def _step(part: Part) -> float:
+def _step(pair: Pair) -> float:
     """The step of the discretisation. The error of connecting the dots is of the order of its square."""
-    return part.size / 20 if part.kind != "gaussian" else min(part.size, 1.0) / 100
+    return pair.size / 20 if pair.kind != "gaussian" else min(pair.size, 1.0) / 100
 
 
-def _span(part: Part) -> float:
-    """About the width of the distribution of the loss of all releases of a part: mean and ten sd, twice."""
-    if part.kind == "gaussian":
-        return part.times * part.size**2 + 20 * part.size * math.sqrt(part.times)
-    mean = part.times * part.size * math.tanh(part.size / 2)
-    return min(2 * part.times * part.size, 2 * mean + 20 * part.size * math.sqrt(part.times))
+def _span(pair: Pair) -> float:
+    """About the width of the distribution of the loss of all releases of a pair: mean and ten sd, twice."""
+    if pair.kind == "gaussian":
+        return pair.times * pair.size**2 + 20 * pair.size * math.sqrt(pair.times)
+    mean = pair.times * pair.size * math.tanh(pair.size / 2)
+    return min(2 * pair.times * pair.size, 2 * mean + 20 * pair.size * math.sqrt(pair.times))
 
 
-def _cut(part: Part, step: float) -> float:
-    """The probability of the tails that are cut off where all releases of a part are composed."""
-    whole = part.kind != "gaussian" and part.times * (2 * part.size / step + 2) <= _WHOLE
+def _cut(pair: Pair, step: float) -> float:
+    """The probability of the tails that are cut off where all releases of a pair are composed."""
+    whole = pair.kind != "gaussian" and pair.times * (2 * pair.size / step + 2) <= _WHOLE
     return 0.0 if whole else _TRUNCATED
 
 
@@ -165,7 +165,3 @@ def _randomized_response(epsilon: float, step: float) -> Any:
     # Rounding may leave [0, 1] by some units in the last place, which the library refuses.
     hockey_stick = np.where(at <= -epsilon, -np.expm1(np.minimum(at, 0.0)), np.clip(inside, 0.0, 1.0))
     return pld.PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(step, grid, hockey_stick))
-
-
-def _distribution(part: Part, step: float) -> Any:
-    return _single(part.kind, part.size, step)

@@ -20,7 +20,7 @@ from blindopt.errors import BudgetExhausted
 from curator_service.budget.ledger import Balance, RowBalance, charge_answers, charge_corrections, charge_release
 from curator_service.privacy import accounting
 from curator_service.privacy.calibration import gaussian_sd, planar_slope
-from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
+from curator_service.privacy.composition import Pair, distribution_epsilon, renyi_epsilon, tight_epsilon
 from curator_service.privacy.prices import release_delta
 from tests.builders import BY_HAND, COLUMN, IDENTITY, a_study, laplace
 from tests.scale import scaled
@@ -62,27 +62,27 @@ def randomized_responses(epsilon_0: float, times: int, epsilon: float) -> float:
         return float(sum((max(first - much * other, mpf(0)) for first, other in one_and_other), mpf(0)))
 
 
-def _chances(part: Part, edges: np.ndarray) -> np.ndarray:
+def _chances(pair: Pair, edges: np.ndarray) -> np.ndarray:
     """P(loss <= edge) of one release, from the law of the loss itself."""
-    size = part.size
-    if part.kind == "gaussian":
+    size = pair.size
+    if pair.kind == "gaussian":
         return norm.cdf(edges, size**2 / 2, size)
-    if part.kind == "laplace":  # loss |x - size| - |x| for x from Laplace(0, 1)
+    if pair.kind == "laplace":  # loss |x - size| - |x| for x from Laplace(0, 1)
         return np.where(edges >= size, 1.0, np.where(edges < -size, 0.0, np.exp(-(size - edges) / 2) / 2))
     return np.where(edges >= size, 1.0, np.where(edges < -size, 0.0, 1 / (1 + math.exp(size))))
 
 
-def convolved(parts: list[Part], epsilon: float, step: float, *, up: bool) -> float:
-    """Delta of ``parts`` at ``epsilon`` with each loss rounded up, or down, to the grid; convolved term by term."""
+def convolved(pairs: list[Pair], epsilon: float, step: float, *, up: bool) -> float:
+    """Delta of ``pairs`` at ``epsilon`` with each loss rounded up, or down, to the grid; convolved term by term."""
     whole, offset = np.ones(1), 0
-    for part in parts:
-        reach = part.size if part.kind != "gaussian" else part.size**2 / 2 + 9 * part.size
+    for pair in pairs:
+        reach = pair.size if pair.kind != "gaussian" else pair.size**2 / 2 + 9 * pair.size
         half = math.ceil(reach / step) + 1
         grid = np.arange(-half, half + 1)
         slack = 1e-9 * step  # a loss that lies on the grid stays there
         edges = grid * step + (slack if up else step - slack)
-        chance = np.diff(_chances(part, edges), prepend=0.0)
-        for _ in range(part.times):
+        chance = np.diff(_chances(pair, edges), prepend=0.0)
+        for _ in range(pair.times):
             whole = np.convolve(whole, chance)
             offset -= half
     losses = (np.arange(len(whole)) + offset) * step
@@ -94,7 +94,7 @@ def test_one_gaussian_release_has_its_analytic_value(epsilon, delta):
     size = 1 / gaussian_sd(Decimal(epsilon), delta, 1.0, 1)
     for at in (delta, 1e-3, 1e-8):
         exact = brentq(lambda e, at=at: balle_wang(size, e) - at, 0, 200, xtol=1e-12)
-        assert distribution_epsilon([Part("gaussian", size)], at) == pytest.approx(exact, abs=1e-3 * max(1.0, exact))
+        assert distribution_epsilon([Pair("gaussian", size)], at) == pytest.approx(exact, abs=1e-3 * max(1.0, exact))
     release = wire.GaussianRelease(mechanism="gaussian", epsilon=epsilon, delta=delta)
     (row,) = accounting.report(study(release), {0: 9}, 0, delta).rows
     assert row.epsilon == epsilon
@@ -112,7 +112,7 @@ def test_ten_thousand_answers_cost_what_the_literature_s_method_says(epsilon, ti
     spec = study(IDENTITY, laplace(epsilon))
     costs = accounting.Costs.of(spec)
     assert costs.loss_of(0, 10_000, 1e-5).tight_epsilon == pytest.approx(tight, rel=2e-4)
-    assert tight_epsilon([Part("laplace", float(epsilon), 10_000)], 1e-5) == pytest.approx(tight, rel=2e-4)
+    assert tight_epsilon([Pair("laplace", float(epsilon), 10_000)], 1e-5) == pytest.approx(tight, rel=2e-4)
 
 
 RESPONSES = [(0.1, 20), (0.1, 100), (0.05, 500), (0.01, 3_000), (2.0, 30), (0.001, 200)]
@@ -123,9 +123,9 @@ RESPONSES = [(0.1, 20), (0.1, 100), (0.05, 500), (0.01, 3_000), (2.0, 30), (0.00
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-8, 2e-9, 1e-12, 1e-18])
 def test_many_one_bit_answers_are_counted_soundly_and_tightly(epsilon_0, times, delta):
     """One bit is exactly randomized response, whose composition has a closed form."""
-    tight = tight_epsilon([Part("pure", epsilon_0, times)], delta)
+    tight = tight_epsilon([Pair("pure", epsilon_0, times)], delta)
     assert randomized_responses(epsilon_0, times, tight) <= delta * (1 + 1e-9)
-    renyi = renyi_epsilon([Part("pure", epsilon_0, times)], delta)
+    renyi = renyi_epsilon([Pair("pure", epsilon_0, times)], delta)
     assert randomized_responses(epsilon_0, times, renyi) <= delta * (1 + 1e-9)
     if delta >= 2e-9 and 0 < tight < 0.99 * epsilon_0 * times:
         assert randomized_responses(epsilon_0, times, tight * (1 - 1e-3)) > delta
@@ -133,7 +133,7 @@ def test_many_one_bit_answers_are_counted_soundly_and_tightly(epsilon_0, times, 
 
 @pytest.mark.parametrize(("epsilon_0", "times"), RESPONSES[:4])
 def test_an_accountant_that_halves_the_sensitivity_is_caught(epsilon_0, times):
-    tight = tight_epsilon([Part("pure", epsilon_0 / 2, times)], 1e-5)
+    tight = tight_epsilon([Pair("pure", epsilon_0 / 2, times)], 1e-5)
     assert randomized_responses(epsilon_0, times, tight) > 100e-5
 
 
@@ -147,31 +147,31 @@ def test_a_distribution_convolved_in_doubles_is_not_asked_for_a_tiny_delta():
     )
     alone = single.self_compose(100, 1e-30).get_epsilon_for_delta(1e-18)
     assert randomized_responses(0.1, 100, alone) > 100e-18
-    assert distribution_epsilon([Part("pure", 0.1, 100)], 1e-18) == math.inf
+    assert distribution_epsilon([Pair("pure", 0.1, 100)], 1e-18) == math.inf
 
 
 MIXES = [
-    [Part("gaussian", 0.268), Part("laplace", 0.2, 5)],
-    [Part("gaussian", 0.9), Part("pure", 0.5, 4)],
-    [Part("laplace", 1.0), Part("pure", 0.25, 6)],
-    [Part("pure", 1.0), Part("laplace", 0.3, 6)],
-    [Part("laplace", 0.7, 3), Part("pure", 0.7, 3), Part("gaussian", 0.4)],
+    [Pair("gaussian", 0.268), Pair("laplace", 0.2, 5)],
+    [Pair("gaussian", 0.9), Pair("pure", 0.5, 4)],
+    [Pair("laplace", 1.0), Pair("pure", 0.25, 6)],
+    [Pair("pure", 1.0), Pair("laplace", 0.3, 6)],
+    [Pair("laplace", 0.7, 3), Pair("pure", 0.7, 3), Pair("gaussian", 0.4)],
 ]
 
 
-@pytest.mark.parametrize("parts", MIXES, ids=lambda parts: " ".join(f"{p.kind}*{p.times}" for p in parts))
+@pytest.mark.parametrize("pairs", MIXES, ids=lambda pairs: " ".join(f"{p.kind}*{p.times}" for p in pairs))
 @pytest.mark.parametrize("delta", [1e-3, 1e-5])
-def test_a_mix_of_mechanisms_is_counted_like_a_convolution_term_by_term(parts, delta):
+def test_a_mix_of_mechanisms_is_counted_like_a_convolution_term_by_term(pairs, delta):
     """Losses rounded down give less than the truth, rounded up more: the told epsilon lies between, within 1 %."""
-    tight = tight_epsilon(parts, delta)
-    assert convolved(parts, tight, 2e-3, up=False) <= delta
-    assert convolved(parts, tight * 0.99 - 0.002 * 7, 2e-3, up=True) > delta
-    halved = [replace(part, size=part.size / 2) for part in parts]
-    assert convolved(parts, tight_epsilon(halved, delta), 2e-3, up=False) > 5 * delta  # the control
+    tight = tight_epsilon(pairs, delta)
+    assert convolved(pairs, tight, 2e-3, up=False) <= delta
+    assert convolved(pairs, tight * 0.99 - 0.002 * 7, 2e-3, up=True) > delta
+    halved = [replace(pair, size=pair.size / 2) for pair in pairs]
+    assert convolved(pairs, tight_epsilon(halved, delta), 2e-3, up=False) > 5 * delta  # the control
 
 
 PARTS = st.builds(
-    Part,
+    Pair,
     st.sampled_from(["gaussian", "laplace", "pure"]),
     st.floats(1e-5, 20).map(lambda x: round(x, 6)).filter(lambda x: x > 0),
     st.integers(1, 60),
@@ -180,14 +180,14 @@ PARTS = st.builds(
 
 @settings(max_examples=scaled(40), deadline=None, derandomize=True)
 @given(st.lists(PARTS, max_size=3), st.sampled_from([1e-18, 1e-12, 1e-9, 1e-6, 1e-3, 0.1]))
-def test_more_releases_cost_no_less_and_a_larger_delta_no_more(parts, delta):
-    tight = tight_epsilon(parts, delta)
+def test_more_releases_cost_no_less_and_a_larger_delta_no_more(pairs, delta):
+    tight = tight_epsilon(pairs, delta)
     assert tight >= 0
     # Both are upper bounds, each rounded up in steps of its own: large losses in coarser ones.
-    assert tight_epsilon([*parts, Part("laplace", 0.5, 3)], delta) >= tight * (1 - 1e-2) - 1e-9
-    assert tight_epsilon(parts, 0.1) <= tight * (1 + 1e-9)
-    if all(part.kind != "gaussian" for part in parts):
-        assert tight <= sum(part.size * part.times for part in parts) * (1 + 1e-12)
+    assert tight_epsilon([*pairs, Pair("laplace", 0.5, 3)], delta) >= tight * (1 - 1e-2) - 1e-9
+    assert tight_epsilon(pairs, 0.1) <= tight * (1 + 1e-9)
+    if all(pair.kind != "gaussian" for pair in pairs):
+        assert tight <= sum(pair.size * pair.times for pair in pairs) * (1 + 1e-12)
 
 
 EPSILONS = st.integers(1, 40_000).map(lambda n: format(Decimal(n) / 10_000, "f"))
@@ -240,7 +240,7 @@ def test_a_release_of_public_records_costs_0_and_the_answers_cost_what_they_cost
     report = accounting.report(spec, {0: 3, 5: 1}, 5, 1e-5)
     assert (report.rows[0].epsilon, report.rows[0].tight_epsilon) == ("0", 0.0)
     assert (report.rows[1].epsilon, report.study.epsilon) == ("1" if unit == "row" else "0.2", "1")
-    of_five = tight_epsilon([Part("laplace", 0.2, 5)], 1e-5)
+    of_five = tight_epsilon([Pair("laplace", 0.2, 5)], 1e-5)
     assert report.study.tight_epsilon == pytest.approx(of_five, rel=1e-9)
     priced = accounting.price(spec)
     assert (priced.release_epsilon, priced.answer_epsilon) == ("0", "0.2")
@@ -280,7 +280,7 @@ def test_a_projection_is_a_black_box():
     assert accounting.report(spec, {5: 1}, 5, 1e-5).rows[0].tight_epsilon == 2.0
     assert accounting.report(spec, {5: 1}, 5, 0.9e-5).rows[0].tight_epsilon is None
     more = accounting.report(spec, {50: 1}, 50, 2e-5).rows[0].tight_epsilon
-    assert more == pytest.approx(tight_epsilon([Part("pure", 1.0), Part("laplace", 0.2, 50)], 1e-5), rel=1e-9)
+    assert more == pytest.approx(tight_epsilon([Pair("pure", 1.0), Pair("laplace", 0.2, 50)], 1e-5), rel=1e-9)
     assert more < 11
 
 
@@ -302,14 +302,14 @@ def test_planar_laplace_with_a_delta_is_charged_as_a_pair_and_counts_as_pure_of_
     assert (at_its_delta.epsilon, below.epsilon) == ("2", "2")
     assert at_its_delta.tight_epsilon <= 2
     assert 2 < below.tight_epsilon <= slope + 1  # the sum does not hold there
-    parts = [Part("pure", slope), Part("laplace", 0.2, 5)]
-    assert below.tight_epsilon == pytest.approx(tight_epsilon(parts, 1e-9), rel=1e-6)
+    pairs = [Pair("pure", slope), Pair("laplace", 0.2, 5)]
+    assert below.tight_epsilon == pytest.approx(tight_epsilon(pairs, 1e-9), rel=1e-6)
     assert (release_delta(spread), release_delta(PLANAR)) == (Decimal("0.00001"), 0)
-    line = accounting.Costs.of(study(spread, d=1)).release_part
+    line = accounting.Costs.of(study(spread, d=1)).release_pair
     assert (line.kind, line.size) == ("laplace", pytest.approx(1 - 2 * math.log1p(-1e-5), rel=2e-6))
     of_three = study(spread, d=8).model_copy(update={"rows_per_person": 3, "person_column": True})
     each = float(planar_slope(Decimal(1) / 3, 1e-5 / 3, 8))
-    assert accounting.Costs.of(of_three).release_part.size == pytest.approx(3 * each, rel=1e-6)
+    assert accounting.Costs.of(of_three).release_pair.size == pytest.approx(3 * each, rel=1e-6)
 
 
 def test_each_answer_about_another_person_does_not_add_up_for_a_row_and_does_for_the_study():

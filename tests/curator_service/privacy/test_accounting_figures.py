@@ -10,7 +10,7 @@ import pytest
 from blindopt import wire
 from curator_service.privacy import accounting
 from curator_service.privacy.calibration import gaussian_sd, slope_of_row
-from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.composition import Pair, tight_epsilon
 from tests.curator_service.privacy import test_prices as groups
 from tests.curator_service.privacy.test_accounting import (
     AUTO,
@@ -26,14 +26,14 @@ from tests.curator_service.privacy.test_accounting import (
 
 LATTICE = 2.0**-40
 SD = gaussian_sd(Decimal(1), 1e-5, 1.0, 1)
-OF_GAUSSIAN = Part("gaussian", 1 / (SD / (1 + 2 * SD * LATTICE)))
-PURE = Part("pure", 1.0)
+OF_GAUSSIAN = Pair("gaussian", 1 / (SD / (1 + 2 * SD * LATTICE)))
+PURE = Pair("pure", 1.0)
 NOTHING = wire.Loss(epsilon=None, tight_epsilon=None)
 
 
-def tight(parts, delta, noisy):
-    """The composition of ``parts``; the lattice of each of ``noisy`` draws costs a factor of e^(2^-40) (docs)."""
-    return tight_epsilon(parts, delta * (1 - noisy * LATTICE)) + noisy * LATTICE
+def tight(pairs, delta, noisy):
+    """The composition of ``pairs``; the lattice of each of ``noisy`` draws costs a factor of e^(2^-40) (docs)."""
+    return tight_epsilon(pairs, delta * (1 - noisy * LATTICE)) + noisy * LATTICE
 
 
 # --- the release and answers of a study -------------------------------------------------------------
@@ -42,25 +42,25 @@ def tight(parts, delta, noisy):
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9, 1e-15])
 @pytest.mark.parametrize("answers", [0, 1, 40, 10**9])
 @pytest.mark.parametrize(
-    ("release", "part", "failure"),
+    ("release", "pair", "failure"),
     [(IDENTITY, None, 0.0), (GAUSSIAN, OF_GAUSSIAN, 1e-5), (PLANAR, PURE, 0.0), (PROJECTION, PURE, 1e-5)],
     ids=["identity", "gaussian", "planar_laplace", "gaussian_projection"],
 )
 def test_a_loss_is_the_sum_where_it_holds_or_the_composition_of_the_noise_there_was(
-    release, part, failure, answers, delta
+    release, pair, failure, answers, delta
 ):
     """With and without the release: its delta counts only with it, its noise only where it has any."""
     costs = accounting.Costs.of(study(release, laplace("0.2" if answers < 10**9 else "0.000001")))
     each = 0.2 if answers < 10**9 else 1e-6
-    of_answers = [Part("laplace", each, answers)] if answers else []
+    of_answers = [Pair("laplace", each, answers)] if answers else []
     for releases in (0, 1):
-        noise = releases if part else 0
+        noise = releases if pair else 0
         remaining = delta - failure if noise and release is PROJECTION else delta
-        parts = [part] * noise + of_answers
-        composed = tight(parts, remaining, noise + answers) if remaining > 0 else math.inf
+        pairs = [pair] * noise + of_answers
+        composed = tight(pairs, remaining, noise + answers) if remaining > 0 else math.inf
         sum_ = releases * (release is not IDENTITY) + answers * Decimal(str(each))
         holds = failure <= delta or not noise
-        expected = min(float(sum_) if holds else math.inf, composed) if parts else 0.0
+        expected = min(float(sum_) if holds else math.inf, composed) if pairs else 0.0
         loss = costs.loss_of(releases, answers, delta)
         assert Decimal(loss.epsilon) == sum_
         assert loss.tight_epsilon == (None if math.isinf(expected) else expected)
@@ -79,8 +79,8 @@ def test_a_row_of_a_gaussian_release_moves_by_delta_and_two_steps_of_the_lattice
     """The noise of a small epsilon is so wide that its lattice, of 2^-40 of it, counts."""
     release = wire.GaussianRelease(mechanism="gaussian", epsilon=epsilon, delta=1e-9)
     sd = gaussian_sd(Decimal(epsilon), 1e-9, 1.0, 1)  # one dimension has the least noise
-    part = accounting.Costs.of(study(release)).release_part
-    assert part.size * sd - 1 == pytest.approx(2 * sd * LATTICE, abs=1e-15)
+    pair = accounting.Costs.of(study(release)).release_pair
+    assert pair.size * sd - 1 == pytest.approx(2 * sd * LATTICE, abs=1e-15)
 
 
 SPREAD = PLANAR.model_copy(update={"delta": 1e-5})
@@ -102,27 +102,27 @@ LARGE = wire.AutoAnswers(mechanism="auto", epsilon="30", value_bound=1.0)  # abo
 )
 def test_only_laplace_answers_about_records_lose_as_little_as_laplace_noise(answers, kind, size):
     """Randomized response dominates all others, answers about groups included: a record may move between two."""
-    assert accounting.Costs.of(study(answers=answers)).answer_part == Part(kind, size)
+    assert accounting.Costs.of(study(answers=answers)).answer_pair == Pair(kind, size)
     of_groups = groups.study("0.5", "0.2").model_copy(update={"answers": answers})
-    assert accounting.Costs.of(of_groups).answer_part == Part("pure", size)
+    assert accounting.Costs.of(of_groups).answer_pair == Pair("pure", size)
 
 
 @pytest.mark.parametrize(
-    ("release", "d", "part"),
+    ("release", "d", "pair"),
     [
         (IDENTITY, 2, None),
         (REFUTED, 2, None),
         (GAUSSIAN, 2, OF_GAUSSIAN),
         (PROJECTION, 2, PURE),
-        (PLANAR, 1, Part("laplace", 1.0)),
+        (PLANAR, 1, Pair("laplace", 1.0)),
         (PLANAR, 2, PURE),
         (groups.study("0.75", "0.2", "0.25").release, 1, PURE),
     ],
     ids=lambda value: getattr(value, "mechanism", None),
 )
-def test_each_release_is_counted_by_the_pair_that_dominates_it(release, d, part):
+def test_each_release_is_counted_by_the_pair_that_dominates_it(release, d, pair):
     costs = accounting.Costs.of(study(release, d=d))
-    assert costs.release_part == part
+    assert costs.release_pair == pair
     assert costs.failure == (1e-5 if release in (GAUSSIAN, PROJECTION) else 0.0)
     assert costs.black_box == (release is PROJECTION)
     assert costs.centres == (250_000_000_000 if release.mechanism == "groups" else 0)
@@ -141,7 +141,7 @@ def test_a_corrected_answer_about_another_person_counts_as_often_as_it_was_relea
     """The release or the answers that one person is behind, whichever costs more; never more of these than released."""
     report = accounting.report(of_another(PLANAR, laplace("0.8")), {0: 1, 1: 1, 9: 1}, 10, 1e-6, again=again)
     assert [row.epsilon for row in report.rows] == ["1", "1", {1: "1", 2: "1.6", 3: "2.4"}[again]]
-    of_answers = min(again * 0.8, tight([Part("laplace", 0.8, again)], 1e-6, again))
+    of_answers = min(again * 0.8, tight([Pair("laplace", 0.8, again)], 1e-6, again))
     assert report.rows[2].tight_epsilon == max(report.rows[0].tight_epsilon, of_answers)
     assert accounting.report(of_another(PLANAR, laplace("0.8")), {9: 1}, 9, 1e-6).rows[0].epsilon == "1"
 
@@ -177,11 +177,11 @@ def test_a_release_without_a_tight_figure_leaves_none_to_the_person_behind_an_an
 def test_a_record_of_a_group_stays_or_moves_and_the_larger_loss_counts(numbers, centres, answers, others, delta):
     """It stays: centres and its group's answers. It moves: the release, and half of each answer about both."""
     costs = accounting.Costs.of(groups.study(numbers, "0.25", centres))
-    of_centres = [Part("pure", float(centres))] if centres else []
+    of_centres = [Pair("pure", float(centres))] if centres else []
     release = Decimal(numbers) + Decimal(centres or 0)
     stays, moves = Decimal(centres or 0) + answers * Decimal("0.25"), release + (answers + others) * Decimal("0.125")
-    stay = tight([*of_centres, Part("pure", 0.25, answers)], delta, answers + bool(centres))
-    both = [Part("pure", float(release)), Part("pure", 0.125, answers + others)]
+    stay = tight([*of_centres, Pair("pure", 0.25, answers)], delta, answers + bool(centres))
+    both = [Pair("pure", float(release)), Pair("pure", 0.125, answers + others)]
     move = tight(both, delta, 1 + answers + others)
     loss = costs.loss_in_group(answers, others, delta)
     assert Decimal(loss.epsilon) == max(stays, moves)
@@ -196,7 +196,7 @@ def test_a_group_that_has_no_other_beside_it_is_compared_with_none():
     assert alone == "0.75"  # 0.5 + 0.25
 
 
-@pytest.mark.parametrize("missing", ["release", "answer", "answer_part"])
+@pytest.mark.parametrize("missing", ["release", "answer", "answer_pair"])
 def test_groups_without_a_bound_on_something_have_none(missing):
     costs = accounting.Costs.of(groups.study("0.5", "0.5"))
     assert costs.loss_in_group(2, 1, 1e-6).epsilon == "1.25"
@@ -220,11 +220,11 @@ def of_persons(release, k, column=True, **more):
 @pytest.mark.parametrize("k", [1, 2, 3, 7])
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_a_person_loses_the_slope_of_all_her_rows_rounded_up(d, k):
-    part = accounting.Costs.of(of_persons(SPREAD, k, d=d)).release_part
+    pair = accounting.Costs.of(of_persons(SPREAD, k, d=d)).release_pair
     exact = k * Decimal(slope_of_row(Decimal(1), 1e-5, d, k))
-    assert 1 < exact <= Decimal(part.size) <= exact * (1 + Decimal(2) ** -48)
-    assert part.kind == ("laplace" if d == k == 1 else "pure")
-    without = accounting.Costs.of(of_persons(PLANAR, k, d=d)).release_part
+    assert 1 < exact <= Decimal(pair.size) <= exact * (1 + Decimal(2) ** -48)
+    assert pair.kind == ("laplace" if d == k == 1 else "pure")
+    without = accounting.Costs.of(of_persons(PLANAR, k, d=d)).release_pair
     assert (without.kind, without.size) == ("laplace" if d == k == 1 else "pure", 1.0)
 
 
@@ -332,13 +332,13 @@ def test_the_price_of_records_of_which_a_person_has_several_is_stated_before_tha
 # --- prices -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("ran", "part", "failure"), [(GAUSSIAN, OF_GAUSSIAN, 1e-5), (PLANAR, PURE, 0.0)])
-def test_a_price_is_that_of_the_release_that_ran(ran, part, failure):
+@pytest.mark.parametrize(("ran", "pair", "failure"), [(GAUSSIAN, OF_GAUSSIAN, 1e-5), (PLANAR, PURE, 0.0)])
+def test_a_price_is_that_of_the_release_that_ran(ran, pair, failure):
     """Whatever ``auto`` would take today."""
     spec = study(AUTO, laplace("0.2"), epsilon_per_row="9")
     price = accounting.price(spec, ran)
     assert (price.answers_per_row, price.row_epsilon, price.tight_delta) == (40, "9", 1e-5)
-    assert price.tight_row_epsilon == min(9.0, tight([part, Part("laplace", 0.2, 40)], 1e-5, 41))
+    assert price.tight_row_epsilon == min(9.0, tight([pair, Pair("laplace", 0.2, 40)], 1e-5, 41))
     assert (f"and delta {failure!r}" in price.sentence) == bool(failure)
     assert accounting.current_price(spec, ran, accounting.price(study())) == price
 
@@ -360,7 +360,7 @@ def test_answers_about_other_persons_are_priced_tightly_at_the_delta_of_the_stud
     for caps in ({}, {"queries": 9}):
         price = accounting.price(of_another(GAUSSIAN, laplace("1.5"), **caps))
         assert (price.row_epsilon, price.tight_delta) == ("1.5", 1e-5)
-        assert price.tight_row_epsilon == min(1.5, tight([Part("laplace", 1.5)], 1e-5, 1))
+        assert price.tight_row_epsilon == min(1.5, tight([Pair("laplace", 1.5)], 1e-5, 1))
 
 
 @pytest.mark.parametrize("unit", ["row", "answer"])

@@ -11,7 +11,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from curator_service.privacy import composition
-from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
+from curator_service.privacy.composition import Pair, distribution_epsilon, renyi_epsilon, tight_epsilon
 
 # --- Renyi divergences by integration ----------------------------------------------------------------
 
@@ -60,19 +60,19 @@ def best_epsilon(kind, size, times, delta):
     ],
 )
 def test_a_renyi_figure_is_that_of_the_integrals_and_never_less(kind, size, times, delta):
-    """Where an order between 1.05 and 60 is the best one; a pure part costs no more than its sum at any delta."""
+    """Where an order between 1.05 and 60 is the best one; a pure pair costs no more than its sum at any delta."""
     exact = best_epsilon(kind, size, times, delta)
-    assert exact * (1 - 1e-9) <= renyi_epsilon([Part(kind, size, times)], delta) <= exact * (1 + 1e-3)
+    assert exact * (1 - 1e-9) <= renyi_epsilon([Pair(kind, size, times)], delta) <= exact * (1 + 1e-3)
 
 
 def test_different_parts_add_their_divergences():
-    together = renyi_epsilon([Part("gaussian", 0.5), Part("pure", 0.3, 2)], 1e-5)
-    assert max(renyi_epsilon([Part("gaussian", 0.5)], 1e-5), renyi_epsilon([Part("pure", 0.3, 2)], 1e-5)) < together
-    assert together < renyi_epsilon([Part("gaussian", 0.5)], 1e-5) + 0.6
+    together = renyi_epsilon([Pair("gaussian", 0.5), Pair("pure", 0.3, 2)], 1e-5)
+    assert max(renyi_epsilon([Pair("gaussian", 0.5)], 1e-5), renyi_epsilon([Pair("pure", 0.3, 2)], 1e-5)) < together
+    assert together < renyi_epsilon([Pair("gaussian", 0.5)], 1e-5) + 0.6
 
 
 def test_nearly_nothing_costs_nearly_nothing():
-    assert renyi_epsilon([Part("gaussian", 1e-4)], 0.1) == 0.0
+    assert renyi_epsilon([Pair("gaussian", 1e-4)], 0.1) == 0.0
 
 
 # --- the tight figure ----------------------------------------------------------------------------------
@@ -83,25 +83,25 @@ def test_no_release_costs_nothing():
 
 
 def test_at_a_tiny_delta_pure_parts_cost_their_sum_and_no_more():
-    assert tight_epsilon([Part("pure", 0.5, 3), Part("laplace", 0.25)], 1e-290) == 1.75
+    assert tight_epsilon([Pair("pure", 0.5, 3), Pair("laplace", 0.25)], 1e-290) == 1.75
 
 
 def test_equal_parts_are_counted_together():
-    one_by_one = [Part("pure", 0.5) for _ in range(4)]
-    assert tight_epsilon(one_by_one, 1e-5) == tight_epsilon([Part("pure", 0.5, 4)], 1e-5)
-    assert tight_epsilon([*one_by_one, Part("laplace", 0.5)], 1e-5) > tight_epsilon(one_by_one, 1e-5)
+    one_by_one = [Pair("pure", 0.5) for _ in range(4)]
+    assert tight_epsilon(one_by_one, 1e-5) == tight_epsilon([Pair("pure", 0.5, 4)], 1e-5)
+    assert tight_epsilon([*one_by_one, Pair("laplace", 0.5)], 1e-5) > tight_epsilon(one_by_one, 1e-5)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, -0.1, math.nan])
 def test_a_delta_outside_of_0_to_1_is_refused(delta):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        tight_epsilon([Part("pure", 1.0)], delta)
+        tight_epsilon([Pair("pure", 1.0)], delta)
 
 
 @pytest.mark.parametrize(("size", "times"), [(0.0, 1), (-1.0, 1), (math.inf, 1), (math.nan, 1), (1.0, 0), (-1.0, 0)])
 def test_a_part_without_a_size_or_a_release_is_refused(size, times):
     with pytest.raises(ValueError, match="positive, finite size"):
-        Part("pure", size, times)
+        Pair("pure", size, times)
 
 
 # --- privacy loss distributions ---------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_gaussian_releases_compose_to_one_with_the_root_of_their_number(size, ti
         return norm.cdf(a) - math.exp(epsilon + norm.logcdf(b)) - delta
 
     exact = brentq(excess, 0, shift**2 + 20 * shift, xtol=1e-12)
-    figure = distribution_epsilon([Part("gaussian", size, times)], delta)
+    figure = distribution_epsilon([Pair("gaussian", size, times)], delta)
     assert exact * (1 - 1e-9) <= figure <= exact * 1.01 + 1e-3
 
 
@@ -134,7 +134,7 @@ def test_randomized_responses_compose_like_coins(epsilon, times):
         return np.maximum(truth - math.exp(e) * lie, 0).sum() - delta
 
     exact = brentq(excess, 0, times * epsilon, xtol=1e-13)
-    figure = distribution_epsilon([Part("pure", epsilon, times)], delta)
+    figure = distribution_epsilon([Pair("pure", epsilon, times)], delta)
     assert exact * (1 - 1e-9) <= figure <= exact * (1 + 2e-3) + 1e-9
 
 
@@ -144,7 +144,7 @@ def test_randomized_responses_compose_like_coins(epsilon, times):
 def test_the_figure_of_one_release_has_no_more_than_its_delta(kind, size, delta):
     """Closed forms, to 50 digits. Epsilon of 0.000001 had 18 times the delta of 1e-18, by differences of doubles."""
     with mp.workdps(50):
-        exact, epsilon = mpf(size), mpf(tight_epsilon([Part(kind, size)], delta))
+        exact, epsilon = mpf(size), mpf(tight_epsilon([Pair(kind, size)], delta))
         truth = 1 / (1 + mp.exp(-exact))
         least = truth - mp.exp(epsilon) * (1 - truth) if kind == "pure" else 1 - mp.exp((epsilon - exact) / 2)
         assert least <= delta
@@ -152,30 +152,30 @@ def test_the_figure_of_one_release_has_no_more_than_its_delta(kind, size, delta)
 
 def test_one_gaussian_release_is_counted_at_any_delta_and_others_not_at_one_that_errors_of_doubles_reach():
     """100 times the error is the least delta: 1e-15 of one release, 1e-11 of several, more above 10,000 releases."""
-    assert math.isfinite(distribution_epsilon([Part("gaussian", 0.5)], 1e-18))
-    assert math.isfinite(distribution_epsilon([Part("pure", 0.5)], 1.01e-13))
-    assert distribution_epsilon([Part("pure", 0.5)], 0.99e-13) == math.inf
-    for parts in ([Part("pure", 0.5, 2)], [Part("pure", 0.5), Part("laplace", 0.5)]):
-        assert distribution_epsilon(parts, 0.99e-9) == math.inf
-        assert math.isfinite(distribution_epsilon(parts, 1.01e-9))
-    many = [Part("pure", 0.001, 20_000)]
+    assert math.isfinite(distribution_epsilon([Pair("gaussian", 0.5)], 1e-18))
+    assert math.isfinite(distribution_epsilon([Pair("pure", 0.5)], 1.01e-13))
+    assert distribution_epsilon([Pair("pure", 0.5)], 0.99e-13) == math.inf
+    for pairs in ([Pair("pure", 0.5, 2)], [Pair("pure", 0.5), Pair("laplace", 0.5)]):
+        assert distribution_epsilon(pairs, 0.99e-9) == math.inf
+        assert math.isfinite(distribution_epsilon(pairs, 1.01e-9))
+    many = [Pair("pure", 0.001, 20_000)]
     assert distribution_epsilon(many, 1.9e-9) == math.inf
     assert math.isfinite(distribution_epsilon(many, 2.1e-9))
 
 
 @pytest.mark.parametrize("size", [301.0, 1e4])
 def test_a_loss_beyond_the_range_of_doubles_is_left_to_the_sum(size):
-    assert distribution_epsilon([Part("pure", size)], 1e-6) == math.inf
-    assert tight_epsilon([Part("pure", size)], 1e-6) <= size
+    assert distribution_epsilon([Pair("pure", size)], 1e-6) == math.inf
+    assert tight_epsilon([Pair("pure", size)], 1e-6) <= size
 
 
 def test_a_share_that_rounding_takes_above_one_is_one():
     """Its hockey stick was 1 + 2^-52 there, which the library refuses."""
-    assert tight_epsilon([Part("pure", 100.25)], 1e-6) == pytest.approx(100.25, abs=1e-5)
+    assert tight_epsilon([Pair("pure", 100.25)], 1e-6) == pytest.approx(100.25, abs=1e-5)
 
 
 def test_a_step_that_is_coarser_than_a_part_is_of_no_use():
-    assert distribution_epsilon([Part("pure", 1e-6), Part("laplace", 200.0)], 1e-6) == math.inf
+    assert distribution_epsilon([Pair("pure", 1e-6), Pair("laplace", 200.0)], 1e-6) == math.inf
 
 
 ORDERS = 1 + np.geomspace(1e-3, 1e7, 1_000)
@@ -203,7 +203,7 @@ def test_a_divergence_is_the_exact_one_and_its_margin_for_rounding(kind, size):
 
     A randomized response of epsilon 1e-6 had no margin for its logarithms, which are of about a half.
     """
-    figures = composition._renyi(Part(kind, size))
+    figures = composition._renyi(Pair(kind, size))
     assert len(figures) == len(ORDERS)
     for alpha, figure in zip(ORDERS[SAMPLE], figures[SAMPLE], strict=True):
         with mp.workdps(60):
@@ -222,33 +222,33 @@ def test_a_divergence_is_the_exact_one_and_its_margin_for_rounding(kind, size):
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
 @pytest.mark.parametrize(
-    "parts",
+    "pairs",
     [
-        [Part("gaussian", 0.5, 3)],
-        [Part("gaussian", 30.0)],
-        [Part("laplace", 0.4, 6), Part("pure", 0.4, 5)],
-        [Part("gaussian", 0.2), Part("laplace", 0.1, 30)],
-        [Part("pure", 2.0)],
-        [Part("laplace", 0.1)],
+        [Pair("gaussian", 0.5, 3)],
+        [Pair("gaussian", 30.0)],
+        [Pair("laplace", 0.4, 6), Pair("pure", 0.4, 5)],
+        [Pair("gaussian", 0.2), Pair("laplace", 0.1, 30)],
+        [Pair("pure", 2.0)],
+        [Pair("laplace", 0.1)],
     ],
-    ids=lambda parts: " ".join(f"{part.kind}*{part.times}" for part in parts),
+    ids=lambda pairs: " ".join(f"{pair.kind}*{pair.times}" for pair in pairs),
 )
-def test_the_tight_figure_is_the_least_of_the_sum_and_both_bounds(parts, delta):
-    sum_ = math.fsum(part.size * part.times for part in parts)
-    if any(part.kind == "gaussian" for part in parts):
+def test_the_tight_figure_is_the_least_of_the_sum_and_both_bounds(pairs, delta):
+    sum_ = math.fsum(pair.size * pair.times for pair in pairs)
+    if any(pair.kind == "gaussian" for pair in pairs):
         sum_ = math.inf
-    least = min(sum_, composition.renyi_epsilon(parts, delta), composition.distribution_epsilon(parts, delta))
-    assert composition.tight_epsilon(parts, delta) == pytest.approx(least, rel=1e-14)
+    least = min(sum_, composition.renyi_epsilon(pairs, delta), composition.distribution_epsilon(pairs, delta))
+    assert composition.tight_epsilon(pairs, delta) == pytest.approx(least, rel=1e-14)
 
 
 def test_a_distribution_is_used_from_100_times_its_error_on_and_up_to_losses_of_300():
-    few, many = [Part("pure", 0.5, 2)], [Part("pure", 0.001, 20_000)]
+    few, many = [Pair("pure", 0.5, 2)], [Pair("pure", 0.001, 20_000)]
     assert composition.distribution_epsilon(few, 0.999e-9) == math.inf
     assert math.isfinite(composition.distribution_epsilon(few, 1.001e-9))
     assert composition.distribution_epsilon(many, 1.9999e-9) == math.inf
     assert math.isfinite(composition.distribution_epsilon(many, 2.0001e-9))
-    assert math.isfinite(composition.distribution_epsilon([Part("pure", 300.0)], 1e-6))
-    assert composition.distribution_epsilon([Part("pure", 300.001)], 1e-6) == math.inf
+    assert math.isfinite(composition.distribution_epsilon([Pair("pure", 300.0)], 1e-6))
+    assert composition.distribution_epsilon([Pair("pure", 300.001)], 1e-6) == math.inf
 
 
 LAWS = {
@@ -266,44 +266,44 @@ def test_a_distribution_spans_its_mean_and_ten_deviations_on_both_sides_or_all_o
     mean, deviation = LAWS[kind](size)
     width = 2 * times * mean + 2 * 10 * deviation * math.sqrt(times)
     all_losses = math.inf if kind == "gaussian" else 2 * times * size
-    assert composition._span(Part(kind, size, times)) == pytest.approx(min(width, all_losses), rel=1e-12)
+    assert composition._span(Pair(kind, size, times)) == pytest.approx(min(width, all_losses), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("part", "step"),
+    ("pair", "step"),
     [
-        (Part("pure", 0.5), 0.025),
-        (Part("laplace", 4.0, 7), 0.2),
-        (Part("gaussian", 0.5), 0.005),
-        (Part("gaussian", 1.0), 0.01),
-        (Part("gaussian", 3.0, 2), 0.01),
+        (Pair("pure", 0.5), 0.025),
+        (Pair("laplace", 4.0, 7), 0.2),
+        (Pair("gaussian", 0.5), 0.005),
+        (Pair("gaussian", 1.0), 0.01),
+        (Pair("gaussian", 3.0, 2), 0.01),
     ],
 )
-def test_the_step_is_a_twentieth_of_a_loss_or_a_hundredth_of_a_deviation(part, step):
-    assert composition._step(part) == pytest.approx(step, rel=1e-12)
+def test_the_step_is_a_twentieth_of_a_loss_or_a_hundredth_of_a_deviation(pair, step):
+    assert composition._step(pair) == pytest.approx(step, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("part", "step", "cut"),
+    ("pair", "step", "cut"),
     [
-        (Part("pure", 2.0, 195), 0.1, 0.0),  # 195 * 42 cells are 8,190
-        (Part("pure", 2.0, 196), 0.1, 1e-13),
-        (Part("laplace", 1.0, 256), 1 / 15, 0.0),  # 256 * 32 are 8,192
-        (Part("laplace", 1.0, 257), 1 / 15, 1e-13),
-        (Part("gaussian", 1.0, 2), 0.05, 1e-13),  # its losses have no end
+        (Pair("pure", 2.0, 195), 0.1, 0.0),  # 195 * 42 cells are 8,190
+        (Pair("pure", 2.0, 196), 0.1, 1e-13),
+        (Pair("laplace", 1.0, 256), 1 / 15, 0.0),  # 256 * 32 are 8,192
+        (Pair("laplace", 1.0, 257), 1 / 15, 1e-13),
+        (Pair("gaussian", 1.0, 2), 0.05, 1e-13),  # its losses have no end
     ],
 )
-def test_tails_are_cut_off_from_8192_cells_on_and_count_as_an_infinite_loss(part, step, cut):
-    assert composition._cut(part, step) == cut
+def test_tails_are_cut_off_from_8192_cells_on_and_count_as_an_infinite_loss(pair, step, cut):
+    assert composition._cut(pair, step) == cut
 
 
 def test_a_distribution_of_many_releases_has_200_000_cells_at_most(monkeypatch):
-    """The step grows with the span of all parts, and is refused where it exceeds a part."""
+    """The step grows with the span of all pairs, and is refused where it exceeds a pair."""
     steps = []
 
     class Recorded:
-        def __init__(self, part, step):
-            self.part, self.cuts = part, []
+        def __init__(self, kind, size, step):
+            self.kind = kind
             steps.append(step)
 
         def self_compose(self, times, cut):
@@ -311,25 +311,25 @@ def test_a_distribution_of_many_releases_has_200_000_cells_at_most(monkeypatch):
             return self
 
         def compose(self, other):
-            steps.append((self.part.kind, other.part.kind))
+            steps.append((self.kind, other.kind))
             return self
 
         def get_epsilon_for_delta(self, delta):
             steps.append(delta)
             return 2.0
 
-    monkeypatch.setattr(composition, "_distribution", Recorded)
-    parts = [Part("pure", 0.5, 90_000), Part("gaussian", 1.0)]
+    monkeypatch.setattr(composition, "_single", Recorded)
+    pairs = [Pair("pure", 0.5, 90_000), Pair("gaussian", 1.0)]
     span = 2 * 90_000 * 0.5 * math.tanh(0.25) + 20 * 0.5 * 300 + 1 + 20
-    assert composition.distribution_epsilon(parts, 1e-3) == 2.0 * (1 + 1e-12)
+    assert composition.distribution_epsilon(pairs, 1e-3) == 2.0 * (1 + 1e-12)
     step = pytest.approx(span / 200_000, rel=1e-12)
     error = 1e-11 * 90_001 / 10_000
     assert steps == [step, (90_000, 1e-13), step, ("pure", "gaussian"), pytest.approx(1e-3 - error, rel=1e-15)]
     steps.clear()
-    assert composition.distribution_epsilon([Part("gaussian", 1.0)], 1e-3) == 2.0 * (1 + 1e-12)
+    assert composition.distribution_epsilon([Pair("gaussian", 1.0)], 1e-3) == 2.0 * (1 + 1e-12)
     assert steps == [0.01, 1e-3 - 1e-12]  # 1e-9 of delta
     steps.clear()
-    composition.distribution_epsilon([Part("pure", 0.5, 2), Part("laplace", 0.1)], 1e-3)
+    composition.distribution_epsilon([Pair("pure", 0.5, 2), Pair("laplace", 0.1)], 1e-3)
     assert steps == [0.005, (2, 0.0), 0.005, ("pure", "laplace"), 1e-3 - 1e-11]
 
 

@@ -11,23 +11,23 @@ import pytest
 
 from curator_service.privacy import composition
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.composition import Part, distribution_epsilon, tight_epsilon
+from curator_service.privacy.composition import Pair, distribution_epsilon, tight_epsilon
 from curator_service.privacy.loading import load
 
 ROOT = Path(__file__).parents[3]
 COMPILED = "scipy/signal/_peak_finding_utils"  # a file that the library loads, and nothing else of the service does
-PARTS = [Part("gaussian", 0.27), Part("laplace", 0.2, 30)]
+PARTS = [Pair("gaussian", 0.27), Pair("laplace", 0.2, 30)]
 SCRIPT = """
 import json, sys, threading
 from decimal import Decimal
-from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.composition import Pair, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.loading import load
 from service_kit.background import Background
 
 results = ["dp_accounting" in sys.modules]
 def compute():
-    results.append(tight_epsilon([Part("gaussian", 0.27), Part("laplace", 0.2, 30)], 1e-6))
+    results.append(tight_epsilon([Pair("gaussian", 0.27), Pair("laplace", 0.2, 30)], 1e-6))
 
 def calibrated():  # by another name of the library
     results.append(gaussian_sd(Decimal(1), 1e-5, 1.0, 2))
@@ -74,13 +74,13 @@ def test_the_collector_of_garbage_is_left_as_it_was(collects, monkeypatch):
         gc.enable()
 
 
-@pytest.mark.parametrize("part", [Part("laplace", 0.05, 90), Part("pure", 0.05, 90), Part("laplace", 0.4, 20)])
-@pytest.mark.parametrize("before", [[], [Part("gaussian", 0.27)]])
-def test_a_composition_made_whole_tells_what_one_without_its_tails_does(part, before, monkeypatch):
+@pytest.mark.parametrize("pair", [Pair("laplace", 0.05, 90), Pair("pure", 0.05, 90), Pair("laplace", 0.4, 20)])
+@pytest.mark.parametrize("before", [[], [Pair("gaussian", 0.27)]])
+def test_a_composition_made_whole_tells_what_one_without_its_tails_does(pair, before, monkeypatch):
     """But for the mass of the tails: cut off, they count as an infinite loss."""
-    whole = distribution_epsilon([*before, part], 1e-6)
+    whole = distribution_epsilon([*before, pair], 1e-6)
     monkeypatch.setattr(composition, "_WHOLE", 0)
-    cut = distribution_epsilon([*before, part], 1e-6)
+    cut = distribution_epsilon([*before, pair], 1e-6)
     assert whole != cut  # the control: they were made in two ways
     assert whole == pytest.approx(cut, rel=1e-6)
     assert whole <= cut * (1 + 1e-9)

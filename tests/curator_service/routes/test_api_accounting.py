@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner
-from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.composition import Pair, tight_epsilon
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
@@ -149,7 +149,7 @@ def test_a_preview_tells_the_price(owner, opened):
         "5",
     )
     size = 1 / 3.7306
-    tight = tight_epsilon([Part("gaussian", size), Part("laplace", 0.5, 8)], 1e-5)
+    tight = tight_epsilon([Pair("gaussian", size), Pair("laplace", 0.5, 8)], 1e-5)
     assert price.tight_row_epsilon == pytest.approx(tight, rel=1e-3)
     assert price.sentence.endswith("The caps allow 8 answers about each record.")
 
