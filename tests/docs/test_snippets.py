@@ -51,6 +51,11 @@ def test_python_runs(document):
         exec(compile(block.text, document, "exec"), names)
     if document == "docs/privacy.md":
         np.testing.assert_allclose(names["rebuilt"], names["x"], atol=1e-9)
+    if document == "README.md":  # better than as many candidates at random, and nearly the best
+        outcomes = names["outcomes"]
+        assert names["best"] > max(outcomes[:28].max(), np.quantile(outcomes, 0.99))
+    if document == "docs/howto/from-python.md":
+        assert names["distance"][names["best"].row] < names["distance"][:20].min() / 3
 
 
 def test_no_code_is_indented():
