@@ -31,7 +31,7 @@ async def check_fields(request: Request) -> None:
     items = (await request.form()).multi_items()
     sent = [name for name, _ in items]
     for name, value in items:
-        if value == "":  # the framework would take it for a field that was left out
+        if isinstance(value, str) and not value.strip():  # the framework takes an empty one for one that was left out
             raise Invalid.at(name[:60], "is empty: send a value or leave it out")
         if name not in FIELDS or sent.count(name) > 1:
             message = "is there twice" if name in FIELDS else f"is no field here{nearest(name, FIELDS)}"

@@ -12,12 +12,12 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import httpx
@@ -78,6 +78,8 @@ class Reply:
     body: bytes
     exchange: Exchange
     receipt: str | None
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Sentences in place of those of the other party, by the code of its problem."""
 
     def read(self, model: type[R]) -> R:
         """Parse the body as ``model``.
@@ -101,7 +103,7 @@ class Reply:
         error = Remote(
             code=problem.code if _CODE.fullmatch(problem.code) else "error",
             status=self.status,
-            detail=_masked(problem.detail),
+            detail=self.refusals.get(problem.code, _masked(problem.detail)),
             retryable=problem.retryable,
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
         )
@@ -174,6 +176,7 @@ class Client:
     _reply_max_bytes: ClassVar[int] = REPLY_MAX_BYTES
     _transport: httpx.BaseTransport | None = None
     _watch = Watch()
+    _refusals: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(
         self,
@@ -282,7 +285,7 @@ class Client:
         finally:
             log_exchange(headers, method, path, status, began)
         exchange, receipt = exchange_of(response, path, request.study_id, key, sha256(body or b""), sha256(received))
-        reply = Reply(response.status_code, response.headers, received, exchange, receipt)
+        reply = Reply(response.status_code, response.headers, received, exchange, receipt, self._refusals)
         self._check_writer(reply)
         if is_recorded(method, response.status_code) and (
             request.record or (response.status_code >= 400 and not path.startswith("/v1/audit/"))

@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import httpx
@@ -62,6 +63,9 @@ class StudyClient(Client):
     patience_s = 0.0
     """A run waits by itself, and says for whom."""
     _reply_max_bytes = 8 << 20
+    _refusals = MappingProxyType(
+        {"unauthenticated": "the curator refused this grant: mistyped, expired or revoked. Ask the owner for a new one"}
+    )
 
     def __init__(
         self,

@@ -126,7 +126,9 @@ def as_blindopt_error(error: Exception) -> BlindoptError:
         return unavailable
     if isinstance(error, HTTPException):
         kind, detail = _OF_STATUS.get(error.status_code, _OF_STATUS[400])
-        return kind(detail)
+        refusal = kind(detail)
+        refusal.headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+        return refusal
     assert isinstance(error, RequestValidationError)
     return invalid({**fault, "loc": fault["loc"][1:]} for fault in error.errors())  # without query, body, header
 

@@ -180,7 +180,6 @@ WHO = [
         headers=lambda every_state: {"Authorization": f"Bearer {every_state.open.token[:26]}{'B' * 43}"},
     ),
     Case("wrong token on an unknown path", "unauthenticated", "GET /v1/nothing", who="nobody"),
-    Case("documentation pages without a token", "unauthenticated", "GET /docs", who="none"),
     Case("owner asks", "forbidden", ASK, json=QUERY),
     Case("modeler lists studies", "forbidden", "GET /v1/studies", who="modeler"),
     Case("auditor asks", "forbidden", ASK, who="auditor", json=QUERY),

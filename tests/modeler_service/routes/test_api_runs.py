@@ -169,6 +169,7 @@ def test_a_run_with_a_token_that_is_none_fails_as_unauthenticated(curator, opene
     spec = run_of(curator.url, opened).model_copy(update={"token": TOKEN})
     run = vendor.wait(vendor.start(spec).id, timeout_s=60)
     assert (run.state, run.problem.code, run.trials) == ("failed", "unauthenticated", 0)
+    assert "refused this grant: mistyped, expired or revoked. Ask the owner" in run.problem.detail
     assert TOKEN not in run.model_dump_json()
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from blindopt.audit.checkpoints import Signer
-from blindopt.client import StudyClient, Vendor, connection
+from blindopt.client import Owner, StudyClient, Vendor, connection
 from blindopt.client.connection import Watch, wait_until_ended
 from blindopt.errors import StateConflict, StillRunning, Unreachable
 from tests.interventions import record_calls
@@ -150,6 +150,53 @@ def test_a_connection_that_ends_without_a_reply_is_unreachable():
         pytest.raises(Unreachable, match=r"the connection to http://127\.0\.0\.1:[0-9]+ failed: it was cut"),
     ):
         client.query("qry_1")
+
+
+class _Body(httpx.SyncByteStream):
+    def __iter__(self):
+        yield b'{"notices": [], "next_page_token": null}'
+
+
+class _Deaf(httpx.BaseTransport):
+    """Refuses each connection, but for those whose numbers are in ``answers``."""
+
+    def __init__(self, *answers):
+        self.answers, self.tries = answers, 0
+
+    def handle_request(self, request):
+        self.tries += 1
+        if self.tries in self.answers:
+            headers = {"Content-Type": "application/json"}
+            return httpx.Response(200, headers=headers, stream=_Body())
+        raise httpx.ConnectError("refused", request=request) from ConnectionRefusedError()
+
+
+def test_an_address_at_which_nothing_has_answered_is_tried_once_and_named(monkeypatch):
+    """Found by hand: bo.Owner at a wrong port took 56 s. After a reply it is tried again."""
+    pauses = []
+    monkeypatch.setattr("blindopt.client.connection.time.sleep", pauses.append)
+    for transport, tries in ((_Deaf(), 1), (_Deaf(1, 4), 4)):
+        monkeypatch.setattr(Owner, "_transport", transport)
+        with Owner("http://127.0.0.1:8410", "t", patience_s=60.0) as owner:
+            if tries > 1:
+                assert owner.notices() == owner.notices() == []
+            else:
+                with pytest.raises(Unreachable, match=r"^nothing listens at http://127\.0\.0\.1:8410: check the addr"):
+                    owner.notices()
+        assert (transport.tries, len(pauses)) == (tries, max(0, tries - 2))
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("http://127.0.0.1:1", "^nothing listens at http://127.0.0.1:1: "),
+        ("https://no-such-host.invalid", "^there is no machine of the name in https://no-such-host.invalid: "),
+        ("curator.example", "^this is no address: one begins with http:// or https://"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said_in_words(address, words):
+    with StudyClient(address, "t", STUDY) as client, pytest.raises(Unreachable, match=words):
+        client.study()
 
 
 CANDIDATES = {

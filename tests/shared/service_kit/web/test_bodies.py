@@ -121,6 +121,14 @@ def test_a_text_that_looks_like_fields_is_a_text(text):
     assert not any(error["message"].startswith("is no field here") for error in refused.value.errors)
 
 
+@pytest.mark.parametrize("name", [" ", "\u3000", "\u00a0 "])
+def test_a_name_that_shows_nothing_is_refused(name):
+    body = {"name": name, "expires_in_days": 1}
+    with pytest.raises(Invalid, match=r"^name must not be blank"):
+        parse(json.dumps(body).encode(), wire.GrantCreate)
+    assert parse(json.dumps(body | {"name": f"{name}a"}).encode(), wire.GrantCreate).name == f"{name}a"
+
+
 def test_a_field_may_be_written_with_escapes():
     body = json.dumps({"rows": [{"row": row} for row in range(1_000)]}).replace("row", r"\u0072ow")
     body += " " * SMALL_BYTES
