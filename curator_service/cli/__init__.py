@@ -159,7 +159,10 @@ def make_report(
     token_file: TokenFile = None,
     url: Url = None,
 ) -> None:
-    """Print the privacy report of a study or a dataset at a running curator, as JSON."""
+    """Print the privacy report of a study or a dataset at a running curator, as JSON.
+
+    Example: blindopt-curator report make std_0123456789abcdef > report.json
+    """
     with as_owner(url, token_file) as owner:
         typer.echo(owner.report(identity).model_dump_json(indent=2))
 
