@@ -161,15 +161,15 @@ def _of_study(view: wire.StudyOwnerView, status: wire.Status, worst: str | None,
     """The state of the privacy of a study, in one line. ``worst``: epsilon of the record that has used most."""
     if view.opened_at is None:
         return "Not released: no vendor has received anything."
-    spec, found = view.spec, "" if attacked is None else f" Attacks on the release find a {attacked.level} risk."
+    spec, risk = view.spec, "" if attacked is None else f" Attacks on the release find a {attacked.level} risk."
     if status != "sound":
-        return f"Not protected: the vendor received the features without a guarantee.{found}"
+        return f"Not protected: the vendor received the features without a guarantee.{risk}"
     if isinstance(spec.answers, wire.NoAnswerNoise):
-        return f"Partly protected: the features have a guarantee, and the vendor receives exact outcomes.{found}"
+        return f"Partly protected: the features have a guarantee, and the vendor receives exact outcomes.{risk}"
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     limit = f", and may use at most {min(caps, key=wire.amount)}" if caps else ", without a cap"
     unit = "person" if spec.person_column else "record"
-    return f"Protected: the {unit} that has used most has used epsilon {worst}{limit}.{found}"
+    return f"Protected: the {unit} that has used most has used epsilon {worst}{limit}.{risk}"
 
 
 _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release."

@@ -67,7 +67,7 @@ def sentence(problem: wire.RunProblem) -> str:
     detail = re.sub(r"^[a-z_]+ \(\d{3}\): ", "", problem.detail)
     if problem.code != "privacy_budget_exhausted":
         return f"{detail[:1].upper()}{detail[1:]}"
-    if limit := re.match(r"queries: \d+ requested with \d+ of (\d+) spent", detail):
+    if limit := re.match(r"queries: \d+ requested with \d+ of (\d+) (?:spent|used)", detail):
         return f"The owner's limit of {int(limit[1]):,} measurements is used up."
     return f"The owner's privacy budget for this study is used up: {detail}"
 

@@ -22,13 +22,15 @@ class PrivateAnswers(Request):
     epsilon: Epsilon
     value_bound: PositiveFloat = Field(description="B: the mean outcome lies within B of the centre; public.")
     noise_bound: float = Field(0.0, ge=0, le=1e50, description="R: the measurement noise lies in [-R, R]; public.")
-    centre: float = Field(0.0, ge=-1e50, le=1e50, description="Middle of the range of outcomes; public, in units of y.")
+    centre: float = Field(
+        0.0, ge=-1e50, le=1e50, description="Middle of the range of outcomes; public, in units of the outcome."
+    )
     plays: Literal["each", "mean"] = Field(
         "each",
         description=(
-            "Several plays of a row in one query. each: every play is released and charged; mean: their mean is "
-            "released once, for one charge. With privacy_unit answer each play is another person's, who moves the mean "
-            "of k by 2C / k at most: laplace and one_bit then have less noise, as the passport says."
+            "Several measurements of a record in one query. each: every one is released and charged; mean: their mean "
+            "is released once, for one charge. With privacy_unit answer each measurement is another person's, who "
+            "moves the mean of k by 2C / k at most: laplace and one_bit then have less noise, as the passport says."
         ),
     )
 

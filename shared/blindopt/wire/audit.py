@@ -192,10 +192,10 @@ class ReportedStudy(Reply):
     )
     state: Literal["draft", "releasing", "open", "closed"] = Field(description="Its state.")
     created_at: datetime = Field(description="When the draft was created.")
-    opened_at: datetime | None = Field(description="When Z was released; null before.")
+    opened_at: datetime | None = Field(description="When the candidates were released; null before.")
     spec_sha256: Sha256 = Field(description="Digest of the specification, as in the log.")
     release_sha256: Sha256 | None = Field(
-        description="SHA-256 of the npy file of Z, or of the list of its parts; null before."
+        description="SHA-256 of the npy file of the candidates, or of the list of its parts; null before."
     )
     unit: str = Field(description="The unit of privacy: whose data the guarantee is about.")
     relation: str = Field(description="When two datasets are neighbours.")
@@ -204,13 +204,13 @@ class ReportedStudy(Reply):
     status: Status = Field(
         description="Whether the guarantee is proved, refuted or withdrawn, or whether there is none."
     )
-    answers: Answers = Field(description="Answer mechanism (never auto) and its cost.")
+    answers: Answers = Field(description="Answer mechanism (never auto) and its epsilon.")
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
-    budget: Budget = Field(description="Caps on what the study may spend.")
-    price: Price = Field(description="What it costs, and how many answers the budget allows.")
-    worst_epsilon: str | None = Field(description="Epsilon of the record that has lost most; null: no bound.")
-    spent: Accounting = Field(description="Privacy loss so far: distribution over the records, and in all.")
+    budget: Budget = Field(description="Caps on what the study may use.")
+    price: Price = Field(description="Its price, and how many answers the budget allows.")
+    worst_epsilon: str | None = Field(description="Epsilon of the record that has used most; null: no bound.")
+    spent: Accounting = Field(description="Epsilon used so far: by the number of answers about a record, and in total.")
     cautions: list[Caution] = Field(
         description="Choices that an expert would not make; accepted with the release, or by raising caps since."
     )

@@ -94,7 +94,7 @@ class Limits(Reply):
     """Size limits of queries."""
 
     rows_per_query: int = Field(description="Largest number of candidates in one query.")
-    plays_per_row: int = Field(description="Largest number of plays of one candidate in one query.")
+    plays_per_row: int = Field(description="Largest number of measurements of one candidate in one query.")
 
 
 _DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
@@ -196,10 +196,10 @@ class BudgetProblem(Reply):
             "modeler whose own spending leaves room for the request, so that other spending decides."
         ),
     )
-    row: int | None = Field(None, description="The candidate (row of Z), if the cap is one for each record.")
-    requested: str = Field(description="What the request would cost: epsilon, or a number of measurements.")
+    row: int | None = Field(None, description="The candidate, if the cap is one for each record.")
+    requested: str = Field(description="What the request would use: epsilon, or a number of measurements.")
     spent: str = Field(
-        description="Amount spent of the cap so far; to a modeler: by the release and by its own grant's answers."
+        description="Amount used of the cap so far; to a modeler: by the release and by its own grant's answers."
     )
     limit: str | None = Field(None, description="The cap; null where cap is.")
     remaining: Literal["none", "some"] | None = Field(

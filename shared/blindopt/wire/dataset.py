@@ -140,7 +140,7 @@ class PendingUpload(UploadCreated):
 
     filename: str = Field(description="Name of the file.")
     sha256: Sha256 = Field(description="SHA-256 of the file; of a packed one, of what is in it.")
-    rows: int = Field(description="Number of rows.")
+    rows: int = Field(description="Number of records.")
     separator: Literal[",", ";", "\t"] | None = Field(description="What separates cells in CSV; null for Parquet.")
     decimal: Literal[".", ","] | None = Field(description="Decimal sign that was detected; null for Parquet.")
     columns: list[SurveyedColumn] = Field(description="What was found in its columns.")
@@ -164,7 +164,7 @@ class Column(Reply):
 
     name: str = Field(description="Name, as in the header of the file.")
     type: Literal["number"] = Field("number", description="Type of the values: only numbers are stored.")
-    missing: Literal[0] = Field(0, description="Always 0: rows with missing values are left out, or filled.")
+    missing: Literal[0] = Field(0, description="Always 0: records with missing values are left out, or filled.")
     minimum: float = Field(description="Smallest value: private, for the owner only.")
     maximum: float = Field(description="Largest value: private, for the owner only.")
     rounded: int = Field(
@@ -180,20 +180,20 @@ class DatasetView(Reply):
     name: str = Field(description="For people.")
     public: bool = Field(description="Whether the owner declares that nobody in it needs protection.")
     state: Literal["active", "archived"] = Field(description="An archived dataset takes no new study.")
-    rows: int = Field(description="Number of rows that are stored.")
+    rows: int = Field(description="Number of records that are stored.")
     columns: list[Column] = Field(description="Columns that were read and stored.")
     dropped: list[str] = Field(description="Columns of the file that were neither read nor stored.")
     sha256: Sha256 = Field(description="SHA-256 of the uploaded file; of a sandbox, of its stored numbers.")
-    sandbox: bool = Field(False, description="Whether its rows are made up, for a sandbox study.")
+    sandbox: bool = Field(False, description="Whether its records are made up, for a sandbox study.")
     created_at: datetime = Field(description="When it was registered.")
     erased_at: datetime | None = Field(
         None, description="When its records, and what was measured of them, were erased; null: they are there."
     )
     person_column: str | None = Field(
-        None, description="Column that says whose each row is; only a keyed digest of it is stored. Null: none."
+        None, description="Column that says whose each record is; only a keyed digest of it is stored. Null: none."
     )
     rows_per_person: int | None = Field(
-        None, description="Most rows of one person that were kept; null without a person column."
+        None, description="Most records of one person that were kept; null without a person column."
     )
     persons: int | None = Field(None, description="Number of persons; null without a person column.")
     person_rows_dropped: int | None = Field(

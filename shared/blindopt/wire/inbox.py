@@ -60,7 +60,7 @@ class InboxItem(Reply):
     study_id: str = Field(description="std_...")
     study: str = Field(description="Name of the study.")
     question: str | None = Field(description="What to measure; null if a system measures.")
-    unit: str | None = Field(description="Unit of y.")
+    unit: str | None = Field(description="Unit of the outcome.")
     lower: float | None = Field(description="Smallest plausible value: smaller ones are refused.")
     upper: float | None = Field(description="Largest plausible value: larger ones are refused.")
     record: int = Field(ge=1, description="Number of the record in the dataset's file, from 1.")
@@ -106,13 +106,13 @@ class InboxPage(Page):
     """A page of the inbox."""
 
     items: list[InboxItem] = Field(description="Measurements, oldest first.")
-    open: int = Field(ge=0, description="Number of open measurements in all studies.")
+    open: int = Field(ge=0, description="Number of open measurements of all studies.")
 
 
 class InboxNews(Reply):
     """A change of the inbox: a measurement was requested, answered or declined."""
 
-    open: int = Field(ge=0, description="Number of open measurements in all studies.")
+    open: int = Field(ge=0, description="Number of open measurements of all studies.")
     seq: int = Field(ge=0, description="Increases with each measurement that is requested, answered or declined.")
 
 
@@ -171,7 +171,7 @@ class CorrectCreate(Request):
         max_length=MEASUREMENTS_MAX,
         description=(
             "Measurements whose value is void, such as of a wrong sample: from now on they are declined, and a mean "
-            "that one of them is part of is declined whole. That releases no number and costs nothing."
+            "that one of them is part of is declined whole. That releases no number and uses no epsilon."
         ),
     )
     reason: DeclineReason | None = Field(

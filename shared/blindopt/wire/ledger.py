@@ -28,9 +28,7 @@ class LedgerEntry(Reply):
         )
     )
     query_id: str | None = Field(description="The query; null for a release and a refusal.")
-    row: int | None = Field(
-        description="Candidate (row of Z); null: all of them, or the cap is not one for each record."
-    )
+    row: int | None = Field(description="Candidate number; null: all of them, or the cap is not one for each record.")
     plays: int = Field(description="Number of measurements; 0 for a correction.")
     epsilon: str | None = Field(description="Amount charged, or requested if refused.")
     row_epsilon: str | None = Field(
@@ -58,11 +56,11 @@ class LedgerPage(Page):
 class RowExposure(Reply):
     """What was released about one record."""
 
-    row: int = Field(description="Candidate (row of Z).")
+    row: int = Field(description="Candidate number.")
     record: int | None = Field(
         description="Number of the record in the file, from 1: for the owner only, otherwise null."
     )
-    queries: int = Field(description="Number of queries of it.")
+    queries: int = Field(description="Number of queries about it.")
     plays: int = Field(description="Number of released measurements.")
     epsilon: str | None = Field(
         description="Sum of the answers, without the release; null: answers without noise have no bound."
@@ -78,7 +76,7 @@ class RowExposure(Reply):
 class ExposurePage(Page):
     """A page of queried records; all others have only the release's charge."""
 
-    rows: list[RowExposure] = Field(description="Records, by row of Z.")
+    rows: list[RowExposure] = Field(description="Records, by candidate.")
     release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")
 
 
@@ -145,8 +143,8 @@ class DatasetCaps(Request):
 class DeclaredPerson(Reply):
     """What a person with several records may have lost, where no column says which records are one person's."""
 
-    rows: int = Field(ge=2, description="The most rows of one person that a study of the file declares.")
-    epsilon: str | None = Field(description="So many times what the record that lost most has lost; null: no bound.")
+    rows: int = Field(ge=2, description="The most records of one person that a study of the file declares.")
+    epsilon: str | None = Field(description="So many times what the record that used most has used; null: no bound.")
     delta: str | None = Field(
         description="Sum over the releases of k e^((k - 1) epsilon) times their delta, rounded up; null as epsilon is."
     )
@@ -157,9 +155,9 @@ class DatasetOutlook(Reply):
 
     studies: int = Field(ge=0, description="How many other studies of the file were charged.")
     tunings: int = Field(ge=0, description="How many tunings of the file were charged.")
-    spent_epsilon: str | None = Field(description="Epsilon of the record that lost most, without this study.")
+    spent_epsilon: str | None = Field(description="Epsilon of the record that used most, without this study.")
     spent_delta: str = Field(description="Sum of the deltas, without this study.")
-    with_epsilon: str | None = Field(description="Epsilon of the record that lost most, with this study so far.")
+    with_epsilon: str | None = Field(description="Epsilon of the record that used most, with this study so far.")
     with_delta: str = Field(description="Sum of the deltas, with this study.")
     cap_epsilon: str | None = Field(description="Cap of the account on epsilon; null: none.")
     cap_delta: str | None = Field(description="Cap of the account on delta; null: none.")
@@ -188,8 +186,8 @@ class DatasetUse(Reply):
             "bound."
         )
     )
-    delta: str = Field(description="delta that it cost; of a refusal: that was requested.")
-    release_epsilon: str | None = Field(None, description="Of a study: what its release cost every record.")
+    delta: str = Field(description="delta that it used; of a refusal: that was requested.")
+    release_epsilon: str | None = Field(None, description="Of a study: the epsilon of its release for every record.")
     answers_epsilon: str | None = Field(
         None, description="Of a study: the largest sum of its answers about one record, beyond what is every record's."
     )
@@ -223,7 +221,7 @@ class DatasetRegistration(Reply):
 class LossShare(Reply):
     """Records, or persons, that have lost about equally much."""
 
-    epsilon: str | None = Field(description="The largest epsilon that any of them has lost; null: no finite bound.")
+    epsilon: str | None = Field(description="The largest epsilon that any of them has used; null: no finite bound.")
     units: int = Field(ge=1, description="How many.")
 
 
@@ -237,10 +235,10 @@ class DatasetAccount(Page):
     registrations: list[DatasetRegistration] = Field(description="Every registration of the file: one account.")
     unit: Literal["record", "person"] = Field(description="What the account counts by, in this registration.")
     epsilon: str | None = Field(
-        description="Epsilon of the record (or person) that has lost most; null: no finite bound, see unbounded."
+        description="Epsilon of the record (or person) that has used most; null: no finite bound, see unbounded."
     )
     delta: str = Field(description="Sum of the deltas of releases, tunings and bounds.")
-    everyone_epsilon: str | None = Field(description="The part of epsilon that every record has lost.")
+    everyone_epsilon: str | None = Field(description="The part of epsilon that every record has used.")
     person: DeclaredPerson | None = Field(
         description=(
             "Where a study declares several rows of one person: what such a person may have lost. All other amounts, "
@@ -249,12 +247,12 @@ class DatasetAccount(Page):
     )
     worst_record: int | None = Field(
         description=(
-            "Number in the file, from 1, of a record that has lost most; null to auditors, and where all have lost the "
+            "Number in the file, from 1, of a record that has used most; null to auditors, and where all have lost the "
             "same."
         )
     )
     losses: list[LossShare] = Field(
-        description="How many have lost how much, largest first: 50 groups at most, each with its largest."
+        description="How many have used how much, largest first: 50 groups at most, each with its largest."
     )
     cap_epsilon: str | None = Field(description="Cap on epsilon; null: none.")
     cap_delta: str | None = Field(description="Cap on delta; null: none.")

@@ -12,7 +12,7 @@ from blindopt.wire.base import Name, Page, Reply, Request
 from blindopt.wire.inbox import Shown, Text
 from blindopt.wire.study import Budget
 
-Candidate = Annotated[int, Field(ge=0, lt=10**9, description="Number of a candidate: its row of Z, from 0.")]
+Candidate = Annotated[int, Field(ge=0, lt=10**9, description="Number of a candidate, from 0.")]
 MeanInterval = Annotated[list[float], Field(min_length=2, max_length=2)]
 Salt = Annotated[
     str,
@@ -29,7 +29,7 @@ class RecommendationMessage(Request):
 
     kind: Literal["recommendation"] = Field("recommendation", description="recommendation.")
     row: Candidate
-    mean: float | None = Field(None, description="Posterior mean there, in units of y; null: not said.")
+    mean: float | None = Field(None, description="Posterior mean there, in units of the outcome; null: not said.")
     interval: MeanInterval | None = Field(None, description="95 % interval of that mean; null: not said.")
     note: Text | None = Field(None, description="Note for the owner.")
     salt: Salt = ""
@@ -109,7 +109,7 @@ class RecordView(Reply):
     """The record behind a candidate: for the owner alone."""
 
     study_id: str = Field(description="std_...")
-    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    row: int = Field(description="Number of the candidate, from 0.")
     record: int = Field(description="Number of the record in its file, from 1.")
     columns: list[Shown] = Field(description="Every stored column, in the units of the file.")
     plays: int = Field(description="How often the candidate was measured for vendors.")
@@ -196,8 +196,8 @@ class NoticeSubject(Reply):
 class NoticeCounts(Reply):
     """Counts of a notice; a field that does not apply is left out."""
 
-    measurements: int | None = Field(None, ge=1, description="Number of measurements that a query asks for.")
-    percent: int | None = Field(None, ge=0, description="Percentage of the cap that is spent, rounded down.")
+    measurements: int | None = Field(None, ge=1, description="Number of measurements that a query requests.")
+    percent: int | None = Field(None, ge=0, description="Percentage of the cap that is used, rounded down.")
     answers: int | None = Field(None, ge=0, description="Number of answers of a run.")
     minutes: int | None = Field(None, ge=0, description="Minutes that a run has waited for its curator.")
 

@@ -17,7 +17,7 @@ NPY_HEADER_MAX = 4_096
 class ReleasePart(Reply):
     """Consecutive rows of Z: bytes of its npy file, after those of the parts before. Part 0 begins with the header."""
 
-    rows: int = Field(ge=1, le=10**9, description="Rows of Z in it.")
+    rows: int = Field(ge=1, le=10**9, description="Candidates in it.")
     bytes: int = Field(ge=8, le=10**13, description="Its length: 8 for each number, and in part 0 the header.")
     sha256: Sha256 = Field(description="SHA-256 of its bytes: its ETag.")
 
@@ -32,10 +32,13 @@ class PublishedCandidates(Reply):
     """Z as it is published: its study, its shape, its digest, and the parts of a large one."""
 
     id: str = Field(description="std_...")
-    n: int = Field(ge=1, le=10**9, description="Rows of Z.")
-    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
+    n: int = Field(ge=1, le=10**9, description="Number of candidates.")
+    r: int = Field(ge=1, le=1_000, description="Columns of the release.")
     release_sha256: Sha256 = Field(
-        description="SHA-256 of the npy file of Z, its ETag; or of a line `rows bytes sha256` for each of its parts."
+        description=(
+            "SHA-256 of the npy file of the candidates, its ETag; or of a line `rows bytes sha256` for "
+            "each of its parts."
+        )
     )
     parts: list[ReleasePart] = Field(
         [],
@@ -58,7 +61,7 @@ class PublishedCandidates(Reply):
 class RowPlays(Request):
     """A candidate and how often to measure it."""
 
-    row: int = Field(ge=0, lt=2**53, description="Number of the candidate: its row of Z, from 0.")
+    row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
     plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements.")
 
 
@@ -78,13 +81,13 @@ class PrivacyNoise(Reply):
         None,
         ge=0,
         description=(
-            "In units of y. laplace: scale of the noise; one_bit and piecewise: how far a released y lies from the "
-            "centre at most."
+            "In units of the outcome. laplace: scale of the noise; one_bit and piecewise: how far an answer lies from "
+            "the centre at most."
         ),
     )
-    bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of y.")
+    bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of the outcome.")
     variance: float | None = Field(
-        None, ge=0, description="Variance of the noise for the worst-case y, in units of y^2."
+        None, ge=0, description="Variance of the noise for the worst-case outcome, in squared units of the outcome."
     )
 
 
@@ -92,7 +95,9 @@ class NoisePassport(Reply):
     """Noise description of an answer: all that a modeler needs to state its likelihood."""
 
     privacy: PrivacyNoise = Field(PrivacyNoise(), description="Privacy noise.")
-    clip: tuple[float, float] | None = Field(None, description="Bounds to which y was clipped; null: not clipped.")
+    clip: tuple[float, float] | None = Field(
+        None, description="Bounds to which outcomes were clipped; null: not clipped."
+    )
     measurement_variance: float = Field(
         ge=0,
         description=(
@@ -106,13 +111,13 @@ class NoisePassport(Reply):
 class Answer(Reply):
     """A released measurement of a candidate."""
 
-    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    row: int = Field(description="Number of the candidate, from 0.")
     play: int = Field(
         ge=1, le=PLAYS_MAX, description="Number of the measurement of this candidate in the query, from 1."
     )
-    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements of which y is the mean.")
+    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements of which the answer is the mean.")
     y: float = Field(description="The released outcome, in units of the measurement.")
-    passport: NoisePassport = Field(description="Noise description of y.")
+    passport: NoisePassport = Field(description="Noise description of the answer.")
 
 
 class QueryPending(Reply):
@@ -141,14 +146,17 @@ class QueryReply(Reply):
     created_at: datetime = Field(description="When it was answered.")
     answers: list[Answer] = Field(
         description=(
-            "One answer per play, or one per requested candidate if means are released, in the order of the request."
+            "One answer per measurement, or one per requested candidate if means are released, in the order of the "
+            "request."
         )
     )
     declined: list[int] = Field(
         [],
         description="Requested candidates that nobody measured: they have no answer. The reason is for the owner only.",
     )
-    salt: str = Field(description="Random text, so that the digest of this reply in the logs reveals nothing about y.")
+    salt: str = Field(
+        description="Random text, so that the digest of this reply in the logs reveals nothing about the outcome."
+    )
 
 
 class Revision(Reply):

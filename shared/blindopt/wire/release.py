@@ -19,7 +19,10 @@ Delta = Annotated[
     ),
 ]
 FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta of (epsilon, delta).")]
-_ROTATE = "Rotate Z by a secret random rotation after the noise: costs nothing, and no guarantee relies on it."
+_ROTATE = (
+    "Rotate the candidates by a secret random rotation after the noise: it uses no epsilon, and no guarantee relies on "
+    "it."
+)
 
 
 class IdentityRelease(Request):
@@ -41,11 +44,11 @@ class PoGpUcbRelease(Request):
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
-    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
+    r: int = Field(ge=1, le=1_000, description="Columns of the release.")
     acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(
         json_schema_extra={"const": True},
         description=(
-            "Must be true: the owner acknowledges that this is not differentially private; d + 1 known rows "
+            "Must be true: the owner acknowledges that this is not differentially private; d + 1 known records "
             "reconstruct the rest."
         ),
     )
@@ -83,7 +86,7 @@ class GaussianProjectionRelease(Request):
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
-    r: int = Field(ge=1, le=1_000, description="Columns of Z; smaller than the number of features.")
+    r: int = Field(ge=1, le=1_000, description="Columns of the release; smaller than the number of features.")
 
 
 class AutoRelease(Request):
@@ -208,13 +211,15 @@ class FeatureMeaning(Reply):
         )
     )
     noise_sd: float | None = Field(
-        description="Standard deviation of the noise in the feature's unit; null if columns of Z mix features."
+        description=(
+            "Standard deviation of the noise in the feature's unit; null if columns of the release mix features."
+        )
     )
     confused: float | None = Field(
         None,
         description=(
-            "The largest change of this feature alone, in its unit, between whose two values no guess from Z is right "
-            "more often than three times in four; null if nothing is proved."
+            "The largest change of this feature alone, in its unit, between whose two values no guess from the "
+            "release is right more often than three times in four; null if nothing is proved."
         ),
     )
 
@@ -250,7 +255,9 @@ class Finding(Reply):
     unit: str = Field(description="Unit of the figure.")
     distance: float | None = Field(
         None,
-        description="Median distance of guessed rows from the true ones, in units of Delta; null if none is guessed.",
+        description=(
+            "Median distance of guessed records from the true ones, in hidden changes; null if none is guessed."
+        ),
     )
     success: float | None = Field(
         None,
@@ -287,13 +294,13 @@ class ReleaseReport(Reply):
     status: Status = Field(
         description="Whether the guarantee is proved, refuted or withdrawn, or whether there is none."
     )
-    n: int = Field(description="Rows of Z; before a release of groups, their number.")
-    r: int = Field(description="Columns of Z.")
+    n: int = Field(description="Number of candidates; before a release of groups, the number of groups.")
+    r: int = Field(description="Columns of the release.")
     counts: list[int] | None = Field(
         None, description="Groups: the noisy number of records of each candidate, as released; null otherwise."
     )
     noise_sd: float | None = Field(
-        None, description="Standard deviation of the noise per coordinate of Z, in scaled units."
+        None, description="Standard deviation of the noise per coordinate of a candidate, in scaled units."
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     search: str | None = Field(
@@ -306,7 +313,7 @@ class ReleaseReport(Reply):
     belief: str | None = Field(
         None, description="How sure anyone can become about a record, in words; null where nothing is promised."
     )
-    price: Price = Field(description="What it costs, and how many answers the budget allows now.")
+    price: Price = Field(description="Its price, and how many answers the budget allows now.")
     account: DatasetOutlook | None = Field(
         None, description="In a preview: the account of the dataset's file, without and with this study."
     )
@@ -349,7 +356,7 @@ class ReleaseReport(Reply):
 class GroupEntry(Reply):
     """A candidate of a groups study: where it is, and what was released about it."""
 
-    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    row: int = Field(description="Number of the candidate, from 0.")
     count: int = Field(description="Its noisy number of records, as released.")
     centre: list[float] = Field(description="The centre, in raw units, by feature.")
     lower: list[float] | None = Field(description="Lower bounds of a part of a grid, in raw units; null for centres.")
@@ -368,7 +375,7 @@ class GroupView(GroupEntry):
 
     study_id: str = Field(description="The study.")
     size: int = Field(description="Its true number of records, without those that are withheld.")
-    mean: float | None = Field(description="The true mean of y over these, clipped; null without records.")
+    mean: float | None = Field(description="The true mean of the outcome over these, clipped; null without records.")
     records: list[int] = Field(description="Numbers of its records in the file, from 1: the first 1,000.")
 
 
@@ -407,7 +414,7 @@ class ForecastCreate(Request):
     sample_dataset_id: Name | None = Field(
         None,
         description=(
-            "A dataset that is declared public and has columns of the same names: its rows in place of uniform ones."
+            "A dataset that is declared public and has columns of the same names: its records in place of uniform ones."
         ),
     )
 
@@ -433,11 +440,15 @@ class ForecastPoint(Reply):
     mechanism: str = Field(description="Name of the mechanism; random_rows and identity are the baselines.")
     runs_as: str = Field(description="The mechanism that auto chooses; otherwise the same as mechanism.")
     epsilon: str | None = Field(
-        description="epsilon of the release, for groups of a record in all; null for a baseline."
+        description="epsilon of the release, for groups of a record in total; null for a baseline."
     )
-    noise_sd: float | None = Field(description="Standard deviation of the noise per coordinate of Z, in scaled units.")
+    noise_sd: float | None = Field(
+        description="Standard deviation of the noise per coordinate of a candidate, in scaled units."
+    )
     distance_error: float | None = Field(
-        description="Median relative error of distances between candidates, as estimated from Z and its noise law."
+        description=(
+            "Median relative error of distances between candidates, as estimated from the release and its noise law."
+        )
     )
     regret: float = Field(
         description="Mean simple regret after the last query, at the middle length-scale, in standard deviations of f."

@@ -22,8 +22,8 @@ RkhsBound = Annotated[
     PositiveFloat | None,
     Field(
         description=(
-            "Bound of the RKHS norm of f - centre under the kernel of unit size, in units of y; null: 1.5 times the "
-            "value bound."
+            "Bound of the RKHS norm of f - centre under the kernel of unit size, in units of the outcome; null: 1.5 "
+            "times the value bound."
         )
     ),
 ]
@@ -32,7 +32,8 @@ Scale = Annotated[
     Field(description="Factor of the exploration weight; null: the value of the chosen constants."),
 ]
 Regulariser = Annotated[
-    PositiveFloat | None, Field(description="lam, in squared units of y; null: the value of the chosen constants.")
+    PositiveFloat | None,
+    Field(description="lam, in squared units of the outcome; null: the value of the chosen constants."),
 ]
 
 
@@ -76,7 +77,8 @@ class TgpTight(FewArmsSpec):
     name: Literal["tgp_tight"] = Field(description="Name of the algorithm.")
     scale: PositiveFloat = Field(1.0, description="Factor of the exploration weight; 1 is the theorem.")
     lam: Annotated[
-        PositiveFloat | None, Field(description="In squared units of y; null: the noise variance of a reward.")
+        PositiveFloat | None,
+        Field(description="In squared units of the outcome; null: the noise variance of a reward."),
     ] = None
     delta: TheoremDelta = 0.1
     rkhs_bound: RkhsBound = None
@@ -96,7 +98,7 @@ class HeavyTails(PaperSpec):
     """Fields of the variants without privacy noise: rewards f(x) + eta with few moments, about the kernel's mean."""
 
     alpha: float = Field(1.0, gt=0, le=1, description="Moments of order 1 + alpha are finite.")
-    value_bound: PositiveFloat = Field(description="B: f lies within B of the centre, in units of y.")
+    value_bound: PositiveFloat = Field(description="B: f lies within B of the centre, in units of the outcome.")
     noise_moment: PositiveFloat = Field(description="c: E|eta|^(1 + alpha) is at most c.")
     raw_moment: Annotated[
         PositiveFloat | None,
@@ -209,8 +211,12 @@ class FitPriors(Request):
     """Priors of the fitted parameters. Null: a flat prior on the logarithm."""
 
     lengthscale: LogNormal | None = Field(None, description="Prior of the length-scale, in scaled units.")
-    signal_variance: LogNormal | None = Field(None, description="Prior of the signal variance, in squared units of y.")
-    noise_variance: LogNormal | None = Field(None, description="Prior of the noise variance, in squared units of y.")
+    signal_variance: LogNormal | None = Field(
+        None, description="Prior of the signal variance, in squared units of the outcome."
+    )
+    noise_variance: LogNormal | None = Field(
+        None, description="Prior of the noise variance, in squared units of the outcome."
+    )
 
 
 class Fit(Request):
@@ -257,7 +263,7 @@ class Fit(Request):
 class FitCheck(Reply):
     """How well the fitted model predicts each answer from the others (leave-one-out)."""
 
-    log_density: float = Field(description="Mean log predictive density of an answer in nats, in units of y.")
+    log_density: float = Field(description="Mean log predictive density of an answer in nats, in units of the outcome.")
     baseline: float = Field(
         description="The same for a model without candidates: mean and variance of the other answers. Larger is better."
     )
@@ -276,16 +282,18 @@ class Fitted(Reply):
     )
     lengthscales: list[float] | None = Field(
         None,
-        description="Length-scale of each coordinate: the shorter, the more y depends on it. Null: all are the same.",
+        description=(
+            "Length-scale of each coordinate: a short one means that the outcome depends on it. Null: all are the same."
+        ),
     )
-    signal_variance: float = Field(description="Signal variance, in squared units of y.")
+    signal_variance: float = Field(description="Signal variance, in squared units of the outcome.")
     noise_variance: float = Field(
         description=(
-            "Noise variance of an answer whose noise description declares none, in squared units of y; where answers "
-            "are exact values, variance of the part of a value that is the record's own."
+            "Noise variance of an answer whose noise description declares none, in squared units of the outcome; "
+            "where answers are exact values, variance of the part of a value that is the record's own."
         )
     )
-    mean: float = Field(description="Prior mean, in units of y.")
+    mean: float = Field(description="Prior mean, in units of the outcome.")
     log_likelihood: float | None = Field(description="Log marginal likelihood in nats; null if the fit failed.")
     at_bounds: list[Parameter] = Field(description="Parameters that lie at a bound.")
     problem: str | None = Field(description="Why the fit failed and earlier values were kept; null if it succeeded.")
@@ -378,13 +386,13 @@ OBSERVATIONS_MAX = 10_000
 class Observation(Request):
     """A past measurement that a run begins with."""
 
-    row: int = Field(ge=0, lt=2**53, description="Number of the candidate: its row of Z, from 0.")
+    row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
     y: Outcome = Field(description="The outcome, in units of the measurement.")
     noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
         None,
         description=(
-            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, gp_bucb, ei "
-            "and ei_deblurred."
+            "Noise variance of the answer, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, "
+            "gp_bucb, ei and ei_deblurred."
         ),
     )
     passport: NoisePassport | None = Field(
@@ -447,8 +455,8 @@ InitialRows = Annotated[
         ge=0,
         le=10_000,
         description=(
-            "Number of candidates of the initial design, queried first. Null: 5 or twice the columns of Z, whichever "
-            "is more, less the past measurements; at most as many as are queried after them."
+            "Number of candidates of the initial design, queried first. Null: 5 or twice the columns of the release, "
+            "whichever is more, less the past measurements; at most as many as are queried after them."
         ),
     ),
 ]
@@ -755,7 +763,7 @@ class LinkStatusList(Reply):
 class Recommendation(Reply):
     """The recommended candidate, with an interval for its mean outcome. In units of the measurement."""
 
-    row: int = Field(description="Number of the candidate: its row of Z.")
+    row: int = Field(description="Number of the candidate.")
     over: Literal["asked", "all"] = Field(
         description="asked: the best of the queried candidates; all: the best of all."
     )
@@ -778,7 +786,7 @@ class Recommendation(Reply):
 class PosteriorPoint(Reply):
     """Posterior moments of f at a candidate, in units of the measurement."""
 
-    row: int = Field(description="Number of the candidate: its row of Z.")
+    row: int = Field(description="Number of the candidate.")
     mean: float = Field(description="Posterior mean of f.")
     sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
     improvement: float | None = Field(
@@ -802,9 +810,9 @@ class PosteriorPage(Page):
 class MapPoint(Reply):
     """A candidate on the map of the first two principal axes of Z."""
 
-    row: int = Field(description="Number of the candidate: its row of Z.")
+    row: int = Field(description="Number of the candidate.")
     first: float = Field(description="Coordinate along the first principal axis, from the centre, in scaled units.")
-    second: float = Field(description="Coordinate along the second axis; 0 if Z has one column.")
+    second: float = Field(description="Coordinate along the second axis; 0 if the release has one column.")
     mean: float | None = Field(description="Posterior mean of f; null if the algorithm estimates nothing.")
     sd: float | None = Field(description="Posterior standard deviation of f; null if the algorithm estimates nothing.")
     asked: int = Field(ge=0, description="Number of answers about the candidate.")
@@ -815,9 +823,9 @@ class PosteriorMap(Reply):
 
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
     shares: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
-        description="Fraction of Z's variance along each axis."
+        description="Fraction of the release's variance along each axis."
     )
-    rows: int = Field(description="Number of rows of Z; if there are fewer points, they are a regular sample.")
+    rows: int = Field(description="Number of candidates; if there are fewer points, they are a regular sample.")
     points: list[MapPoint] = Field(description="All queried candidates and an even sample of the others, by row.")
 
 
@@ -834,8 +842,8 @@ class SlicePart(Reply):
 class AxisSlice(Reply):
     """How the posterior mean changes along one axis of Z."""
 
-    axis: int = Field(description="Number of the axis, from 1: a column of Z, or a principal axis.")
-    share: float = Field(description="Fraction of Z's variance along the axis.")
+    axis: int = Field(description="Number of the axis, from 1: a column of the release, or a principal axis.")
+    share: float = Field(description="Fraction of the release's variance along the axis.")
     relevance: float = Field(
         ge=0, le=1, description="Fraction of the variance of the posterior mean that the axis alone explains."
     )
@@ -847,7 +855,7 @@ class PosteriorSlices(Reply):
 
     outcomes: int = Field(description="Number of answers and past measurements that they are based on.")
     by: Literal["column", "principal_axis"] = Field(
-        description="column: the columns of Z; principal_axis: where the release rotates Z."
+        description="column: the columns of the release; principal_axis: if the release rotates the candidates."
     )
     axes: list[AxisSlice] = Field(description="At most 12 principal axes, or all columns; the most relevant one first.")
 
@@ -856,7 +864,7 @@ class StopRules(Request):
     """Rules that end a run early. Checked before each query."""
 
     target: Outcome | None = Field(
-        None, description="Stop when the run has reached this y or a better one; null: no target."
+        None, description="Stop when the run has reached this outcome or a better one; null: no target."
     )
     target_by: Literal["observed", "mean"] = Field(
         "observed",
@@ -868,9 +876,9 @@ class StopRules(Request):
     improvement: PositiveFloat | None = Field(
         None,
         description=(
-            "Stop when no remaining candidate can beat the best queried one by more than this, in units of y, with "
-            "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried candidates. "
-            "For gp_ucb (with nugget in) and gp_bucb; null: never."
+            "Stop when no remaining candidate can beat the best queried one by more than this, in units of the "
+            "outcome, with probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of "
+            "queried candidates. For gp_ucb (with nugget in) and gp_bucb; null: never."
         ),
     )
     expected_improvement: PositiveFloat | None = Field(
@@ -984,7 +992,7 @@ class Best(Reply):
     """The best outcome of a run."""
 
     trial: int = Field(description="Number of the trial, from 1.")
-    row: int = Field(description="Number of the candidate: its row of Z.")
+    row: int = Field(description="Number of the candidate.")
     y: float = Field(description="The outcome, in units of the measurement.")
 
 
@@ -1003,7 +1011,7 @@ class RunEngine(Reply):
     )
     parts: int = Field(description="Parts that the candidates are divided into.")
     workers: int = Field(description="Threads, or workers of the cluster, that work on them at once.")
-    memory_bytes: int = Field(description="Most memory that the run may need in all, estimated at its start.")
+    memory_bytes: int = Field(description="Most memory that the run may need in total, estimated at its start.")
 
 
 class RunView(Reply):
@@ -1130,7 +1138,7 @@ class TrialView(Reply):
         description="initial: part of the initial design; algorithm: chosen by the algorithm."
     )
     query: int = Field(description="Number of the first trial that was chosen together with it.")
-    row: int = Field(description="Number of the candidate: its row of Z.")
+    row: int = Field(description="Number of the candidate.")
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
     acquisition: float | None = Field(
@@ -1157,8 +1165,8 @@ class TrialView(Reply):
     version: int | None = Field(
         None, description="Latest version of the query's answer; more than 1: it was corrected."
     )
-    plays: int | None = Field(description="Number of measurements of which y is the mean; null if there is no y.")
-    passport: NoisePassport | None = Field(description="Noise description of y; null if there is no y.")
+    plays: int | None = Field(description="Number of measurements of which the answer is the mean; null without one.")
+    passport: NoisePassport | None = Field(description="Noise description of the answer; null without one.")
 
 
 class TrialPage(Page):
@@ -1174,7 +1182,7 @@ class CurvePoint(Reply):
     number: int = Field(description="Number of the trial.")
     y: float | None = Field(description="The outcome; null before it is known, and if it is declined.")
     best: float | None = Field(
-        description="Best y up to this trial; null before the first, and where answers are randomized."
+        description="Best answer up to this trial; null before the first, and where answers are randomized."
     )
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
@@ -1195,8 +1203,8 @@ class AnswerVersion(Reply):
     after: int = Field(description="Number of trials chosen before it arrived: it counts for the choices after them.")
     at: datetime = Field(description="When it arrived.")
     y: float | None = Field(description="The outcome; null: declined.")
-    plays: int | None = Field(description="Number of measurements of which y is the mean.")
-    passport: NoisePassport | None = Field(description="Noise description of y.")
+    plays: int | None = Field(description="Number of measurements of which the answer is the mean.")
+    passport: NoisePassport | None = Field(description="Noise description of the answer.")
 
 
 class RunExport(Reply):
@@ -1206,5 +1214,5 @@ class RunExport(Reply):
     trials: list[TrialView] = Field(description="All trials, in order.")
     observations: list[Observation] = Field([], description="Past measurements that it started with, in order.")
     versions: list[AnswerVersion] = Field(
-        [], description="Answer versions, in the order of arrival, of a study whose y is measured on request."
+        [], description="Answer versions, in the order of arrival, of a study whose outcome is measured on request."
     )

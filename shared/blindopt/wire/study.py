@@ -38,8 +38,8 @@ class _Measurement(Request):
 class ColumnMeasurement(_Measurement):
     """y is a column of the dataset: queries are answered at once."""
 
-    source: Literal["column"] = Field("column", description="Source of y: a column of the dataset.")
-    column: Name = Field(description="The column of y; it cannot also be a feature.")
+    source: Literal["column"] = Field("column", description="Source of the outcome: a column of the dataset.")
+    column: Name = Field(description="The column of the outcome; it cannot also be a feature.")
     noise_variance: float = Field(
         0.0,
         ge=0,
@@ -59,7 +59,7 @@ class _Measured(_Measurement):
         max_length=SHOWN_MAX,
         description="Columns of the record that are shown to the person or system that measures.",
     )
-    unit: Name | None = Field(None, description="Unit of y, for display.")
+    unit: Name | None = Field(None, description="Unit of the outcome, for display.")
     lower: float | None = Field(
         None, ge=-1e50, le=1e50, description="Smallest plausible value: smaller ones are refused."
     )
@@ -70,7 +70,9 @@ class _Measured(_Measurement):
         0.0,
         ge=0,
         le=1e50,
-        description="Noise variance of one measurement, if the owner knows it, in units of y^2; 0: unknown.",
+        description=(
+            "Noise variance of one measurement, if the owner knows it, in squared units of the outcome; 0: unknown."
+        ),
     )
     due_hours: float | None = Field(
         None,
@@ -92,14 +94,14 @@ class _Measured(_Measurement):
 class InboxMeasurement(_Measured):
     """y is measured by a person, such as a test on a patient or a visit to a house."""
 
-    source: Literal["inbox"] = Field("inbox", description="Source of y: people with the role measurer.")
+    source: Literal["inbox"] = Field("inbox", description="Source of the outcome: people with the role measurer.")
     question: str = Field(min_length=1, max_length=2_000, description="What to measure, for people.")
 
 
 class WebhookMeasurement(_Measured):
     """y is measured by the owner's system, which the curator calls (setting MEASURER_URL)."""
 
-    source: Literal["webhook"] = Field("webhook", description="Source of y: a system in the owner's network.")
+    source: Literal["webhook"] = Field("webhook", description="Source of the outcome: a system in the owner's network.")
 
 
 def _source(value: Any) -> Any:
@@ -172,7 +174,7 @@ class Budget(Request):
     epsilon_per_row: BudgetEpsilon | None = Field(
         None,
         description=(
-            "Cap on the privacy loss of one person. With privacy_unit row (records are people): the release and all "
+            "Cap on the epsilon of one person. With privacy_unit row (records are people): the release and all "
             "answers about the record together, or about all records of the person where the dataset has a person "
             "column. With privacy_unit answer (each answer is another person's): the release and each answer by "
             "itself, but for source column, where one stored value is behind all answers about a record: together. "
@@ -187,7 +189,7 @@ class Budget(Request):
         None,
         ge=1,
         lt=2**53,
-        description="Cap on the number of measurements: each play of each candidate counts. Null: no cap.",
+        description="Cap on the number of measurements: each measurement of each candidate counts. Null: no cap.",
     )
 
 
@@ -238,16 +240,16 @@ class StudyCreate(Request):
     features: list[Feature] = Field(
         min_length=1,
         max_length=FEATURES_MAX,
-        description="Features from which Z is made. A modeler sees neither names nor bounds.",
+        description="Features from which the candidates are made. A modeler sees neither names nor bounds.",
     )
     measurement: MeasurementSpec = Field(description="Source of the outcome to optimize.")
-    release: ReleaseSpec = Field(description="Release mechanism, which makes Z, and its cost.")
+    release: ReleaseSpec = Field(description="Release mechanism, which makes the candidates, and its epsilon.")
     answers: Annotated[Answers, BeforeValidator(_stated)] = Field(
         _NOT_STATED,
         validate_default=True,
         description=(
-            "Answer mechanism, which randomizes each y, and its cost. It must be stated: none, which releases y "
-            "exactly, is no default."
+            "Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which returns "
+            "it exactly, is no default."
         ),
     )
     privacy_unit: Literal["row", "answer"] = Field(
@@ -262,8 +264,8 @@ class StudyCreate(Request):
         ge=1,
         le=ROWS_PER_PERSON_MAX,
         description=(
-            "How many rows one person can have, as the owner declares: a person with k rows loses k times what a row "
-            "does. Where the dataset has a person column it is the dataset's, whatever is sent."
+            "How many records one person can have, as the owner declares: a person with k records uses k times what a "
+            "record does. Where the dataset has a person column it is the dataset's, whatever is sent."
         ),
     )
     person_column: bool = Field(
@@ -273,7 +275,7 @@ class StudyCreate(Request):
             "rows_per_person rows. Set by the curator."
         ),
     )
-    budget: Budget = Field(Budget(), description="Caps on what the study may spend.")
+    budget: Budget = Field(Budget(), description="Caps on what the study may use.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters; null: the modeler provides its own.")
     reply_after_ms: int | None = Field(
         None,
@@ -338,7 +340,7 @@ class StudyOwnerView(Reply):
         description="A draft is released once and is then open; a closed one answers no queries."
     )
     created_at: datetime = Field(description="When the draft was created.")
-    opened_at: datetime | None = Field(description="When Z was released; null before.")
+    opened_at: datetime | None = Field(description="When the candidates were released; null before.")
     archived_at: datetime | None = Field(None, description="When it was archived; null: it is not.")
     note: str | None = Field(None, description="Note of an owner: for owners alone, and in no log.")
     tags: list[str] = Field([], description="Tags, in order: for owners alone, and in no log.")
@@ -346,17 +348,17 @@ class StudyOwnerView(Reply):
     spec_sha256: Sha256 = Field(description="Digest of the current specification, as in the log.")
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
-    sandbox: bool = Field(False, description="Whether its rows and values are made up: no person is behind it.")
+    sandbox: bool = Field(False, description="Whether its records and outcomes are made up: no person is behind it.")
     high_risk: bool = Field(
         False, description="Whether its latest preview since the start of the service found a high risk: confirm it."
     )
     progress: float | None = Field(
-        None, ge=0, le=1, description="Fraction of the rows that are drawn; null unless releasing."
+        None, ge=0, le=1, description="Fraction of the candidates that are drawn; null unless releasing."
     )
     release_problem: str | None = Field(None, description="Why the latest release failed: nothing was published.")
     release_id: str | None = Field(description="rel_...; null before the release.")
     release_sha256: Sha256 | None = Field(
-        description="SHA-256 of the npy file of Z, or of the list of its parts; null before."
+        description="SHA-256 of the npy file of the candidates, or of the list of its parts; null before."
     )
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
     account: DatasetOutlook | None = Field(
@@ -393,15 +395,15 @@ class StudyView(PublishedCandidates):
     sensitivity: float | None = Field(
         description="Delta: largest protected change of one record, in scaled units; null if epsilon is, or for groups."
     )
-    noise: NoiseLaw = Field(description="Public law of Z given X.")
-    answers: Answers = Field(description="Answer mechanism (never auto) and its cost.")
+    noise: NoiseLaw = Field(description="Public law of the release, given the features.")
+    answers: Answers = Field(description="Answer mechanism (never auto) and its epsilon.")
     privacy_unit: Literal["row", "answer"] = Field(
         description=(
             "row: answers about one record add up; answer: each is another person's, in reality or, where "
             "measurement_source is column, in a simulation."
         )
     )
-    budget: Budget = Field(description="Caps on what the study may spend.")
+    budget: Budget = Field(description="Caps on what the study may use.")
     budget_changes: list[BudgetChange] = Field(
         [], max_length=100, description="Raises of the caps since the release: the last 20."
     )
@@ -417,7 +419,7 @@ class StudyView(PublishedCandidates):
         description="column: answers come at once; otherwise a person or a laboratory measures, which takes time.",
     )
     measurement_noise_variance: float = Field(
-        description="Noise variance of one measurement, as far as it is known, in units of y^2."
+        description="Noise variance of one measurement, as far as it is known, in squared units of the outcome."
     )
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: the modeler provides its own.")
     limits: Limits = Field(description="Limits of one query.")
@@ -433,7 +435,7 @@ class StudyView(PublishedCandidates):
     not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(
         max_length=100, description="What the guarantee does not cover, in words."
     )
-    sandbox: bool = Field(False, description="Whether its rows and values are made up: no person is behind it.")
+    sandbox: bool = Field(False, description="Whether its records and outcomes are made up: no person is behind it.")
 
 
 class GrantCreate(Request):
@@ -461,7 +463,7 @@ class GrantReply(Reply):
     name: str = Field(description="Name of the modeler.")
     study_id: str = Field(description="The study that the token gives access to.")
     token: str = Field(description="The token, a secret: send it to the modeler over a private channel.", repr=False)
-    sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up rows and values.")
+    sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up records and outcomes.")
     expires_at: datetime = Field(description="When the token expires.")
     url: str | None = Field(
         None,
@@ -480,7 +482,7 @@ class GrantView(Reply):
     study_id: str = Field(description="The study that it gives access to.")
     state: Literal["live", "expired", "revoked"] = Field(description="live while one of its tokens is live.")
     tokens: list[TokenView] = Field(description="Tokens, oldest first; at most two are live, for rotation.")
-    sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up rows and values.")
+    sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up records and outcomes.")
     key: str | None = Field(
         description="C2SP verifier key of the modeler; null before its first countersignature. Compare it by phone."
     )
@@ -510,7 +512,9 @@ class StudyCheck(Reply):
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
     noise_sd: float | None = Field(
-        description="Standard deviation of the noise per coordinate of Z, in scaled units; null without noise."
+        description=(
+            "Standard deviation of the noise per coordinate of a candidate, in scaled units; null without noise."
+        )
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     search: str | None = Field(
@@ -531,7 +535,7 @@ class StudyCheck(Reply):
     )
     belief: str | None = Field(description="The same in words.")
     answers: str = Field(description="Answer mechanism that would run: never auto.")
-    price: Price = Field(description="What it would cost, and how many answers the budget allows.")
+    price: Price = Field(description="Its price, and how many answers the budget allows.")
     cautions: list[Caution] = Field(
         description="Choices that an expert would not make, from public values alone; a release accepts them."
     )
@@ -544,7 +548,7 @@ class StudyCheck(Reply):
 class FeaturePoint(Reply):
     """An answer beside the value of a feature of its record."""
 
-    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    row: int = Field(description="Number of the candidate, from 0.")
     value: float = Field(description="Value of the feature, in its own unit.")
     y: float = Field(description="Answer as it was released.")
     measured: float | None = Field(
@@ -583,10 +587,10 @@ class StudyAccount(Reply):
     name: str = Field(description="Name of the study.")
     state: Literal["draft", "releasing", "open", "closed"] = Field(description="State of the study.")
     created_at: datetime = Field(description="When the draft was created.")
-    opened_at: datetime | None = Field(description="When Z was released; null before.")
+    opened_at: datetime | None = Field(description="When the candidates were released; null before.")
     archived_at: datetime | None = Field(None, description="When the study was archived; null: it is not.")
     mechanism: str = Field(description="Release mechanism, as the owner chose it.")
-    measurement: Literal["column", "inbox", "webhook"] = Field(description="Source of y.")
+    measurement: Literal["column", "inbox", "webhook"] = Field(description="Source of the outcome.")
     privacy_unit: Literal["row", "answer"] = Field(
         description=(
             "row: answers about one record add up; answer: each is another person's, but for source column, where they "
@@ -616,7 +620,7 @@ class RowsAsked(Reply):
     """Records that were measured equally often."""
 
     plays: int = Field(ge=0, description="Number of released measurements of each of these records.")
-    rows: int = Field(ge=1, description="How many rows.")
+    rows: int = Field(ge=1, description="How many.")
 
 
 class ExposureHistogram(Reply):

@@ -163,7 +163,7 @@ class Console:
         data = await _sent(request, max_files=10, max_fields=10_000, max_part_size=_PART_MAX)
         token = data.get(CSRF)
         if not isinstance(token, str) or not session.is_csrf(token):
-            raise OtherSite("the form is of another session: load its page again, and send it once more")
+            raise OtherSite("the form is of another session: load its page again, and send it again")
         form = Form.of(data)
         if not form.key:
             raise Invalid("the form has no key: load its page again")
