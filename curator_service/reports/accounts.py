@@ -1,6 +1,7 @@
 """Ledger, exposure of rows and privacy accounting of a study, for its owner and for auditors."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from curator_service.privacy import accounting
 from curator_service.privacy.prices import Prices, alone, is_groups, text
 from curator_service.releases.groups import group_entries
 from curator_service.releases.report import release_status
+from curator_service.store.advisories import reasons
 from curator_service.studies.release_cache import ReleasedStudies
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
@@ -133,13 +135,25 @@ class Accounts:
 
 
 def prices_of(db: Connection, study_id: str) -> Prices:
-    """The prices of a study, of which that of the release bounds nothing if its mechanism was withdrawn.
+    """The prices of one study, as ``prices_by_study``."""
+    return prices_by_study(db, [store.find(db, store.studies, study_id)])[study_id]
+
+
+def prices_by_study(db: Connection, studies: Sequence[Any]) -> dict[str, Prices]:
+    """The prices of studies, of which that of the release bounds nothing if its mechanism was withdrawn.
 
     What such a release was charged still counts towards the caps.
     """
-    spec = store.spec_of(db, study_id)
-    prices, status = Prices.of(spec), release_status(db, spec, store.report_of(db, study_id)).status
-    return replace(prices, release_bounded=False) if status == "withdrawn" else prices
+    specs = {row.id: wire.StudyCreate.model_validate_json(row.spec) for row in studies}
+    prices = {study_id: Prices.of(spec) for study_id, spec in specs.items()}
+    if withdrawn := reasons(db):
+        releases, datasets = store.releases_of(db, list(specs)), store.datasets_of(db, {s.dataset_id for s in studies})
+        for row in studies:
+            report = wire.ReleaseReport.model_validate_json(releases[row.id].report) if row.id in releases else None
+            status = release_status(db, specs[row.id], report, withdrawn, datasets[row.dataset_id]).status
+            if status == "withdrawn":
+                prices[row.id] = replace(prices[row.id], release_bounded=False)
+    return prices
 
 
 def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:

@@ -19,8 +19,7 @@ from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.releases import ForecastOf
 from curator_service.releases.report import noise_ratio, promised, release_status
-from curator_service.reports.accounts import prices_of
-from curator_service.store import advisories
+from curator_service.reports.accounts import prices_by_study, prices_of
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.studies import fitted
 from curator_service.studies.study_caps import changes_by_study
@@ -108,7 +107,7 @@ class Overviews:
     def _accounts(self, db: Connection, rows: list[Any]) -> list[wire.StudyAccount]:
         """The accounts of these studies, from a few statements for all of them."""
         of_studies = [row.id for row in rows]
-        amounts, any_withdrawn = ledger_lines.balances(db, of_studies), bool(advisories.reasons(db))
+        amounts, prices = ledger_lines.balances(db, of_studies), prices_by_study(db, rows)
         changes, corrected = changes_by_study(db, of_studies), inbox.corrected_studies(db, of_studies)
         return [
             self._account(
@@ -116,7 +115,7 @@ class Overviews:
                 row,
                 *amounts.get(row.id, (Balance(), 0)),
                 changes[row.id],
-                any_withdrawn=any_withdrawn,
+                prices[row.id],
                 is_corrected=row.id in corrected,
             )
             for row in rows
@@ -129,12 +128,11 @@ class Overviews:
         now: Balance,
         most: int,
         changes: list[wire.BudgetChange],
+        prices: Prices,
         *,
-        any_withdrawn: bool,
         is_corrected: bool,
     ) -> wire.StudyAccount:
         spec = wire.StudyCreate.model_validate_json(row.spec)
-        prices = prices_of(db, row.id) if any_withdrawn else Prices.of(spec)
         if spec.person_column and most:  # a draft has no rows of persons yet
             persons = ledger_lines.persons_queried(db, row.id, self._studies.persons(db, row.id))
             most = max(total for total, _ in persons.values())

@@ -7,6 +7,8 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import event
 
 from blindopt import wire
+from curator_service import store as curator_store
+from curator_service.store import advisories
 from modeler_service import store
 from service_kit.store.base import stamp
 from service_kit.web.listings import Paging, Time
@@ -93,7 +95,8 @@ def _run(modeler, number):
     return run
 
 
-def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_statements(tmp_path):
+@pytest.mark.parametrize("withdrawn", [False, True], ids=["", "with a withdrawal"])
+def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_statements(withdrawn, tmp_path):
     in_process = InProcessCurator(tmp_path, rate_per_second=10_000, rate_burst=10_000)
     csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i, i * 7 % 10, i) for i in range(10))
 
@@ -106,6 +109,9 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
     for _ in range(4):
         body = study(dataset, auto).model_dump(mode="json")
         made.append(in_process.call("owner", "POST", "/v1/studies", json=body)["id"])
+    if withdrawn:
+        row = {"id": "adv_1", "mechanism": "identity", "version": 1, "reason": "wrong", "created_at": "now"}
+        in_process.context.database.write(lambda db: curator_store.insert(db, advisories.advisories, **row))
     page = in_process.curator.studies.page
     with statements(in_process.context.database) as few:
         page(0, 2)
@@ -119,5 +125,6 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
     with statements(in_process.context.database) as many:
         accounts = [account for _, account in overviews.accounts(0, 50)]
     assert accounts == [overviews.account(identity) for identity in made]
+    assert [account.release_epsilon for account in accounts[:2]] == [None if withdrawn else "0"] * 2
     assert len(many) == len(few)
     in_process.close()
