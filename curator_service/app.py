@@ -58,6 +58,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with serving.running(app, context, delivery, retention) as ends:
+            await run_in_threadpool(curator.recover)  # before the first request, if the log is verified by now
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
             outbound.start()

@@ -3,6 +3,7 @@
 import json
 
 from blindopt import wire
+from blindopt.errors import BlindoptError
 from curator_service import store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.views import BudgetShares, DatasetAccounts
@@ -41,9 +42,11 @@ from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.runner.runner import Runner
 from service_kit.store.base import states
-from service_kit.store.database import Connection
+from service_kit.store.database import Connection, StoreFault
 from service_kit.web.metrics import Figures, of_commits
 from service_kit.web.wakeups import Wakeups
+
+_AGAIN_SECONDS = 1.0
 
 
 class Curator:
@@ -95,6 +98,7 @@ class Curator:
         self.readings = Readings(self.runner)
         self._background = [
             Background("uploads", self.uploads.sweep, first_s=SWEEP_SECONDS, every_s=SWEEP_SECONDS),
+            Background("recovery", self.recover),
             Background("loading", loading.load, first_s=loading.FIRST_SECONDS),
         ]
 
@@ -128,6 +132,18 @@ class Curator:
                 for task, before in self.runner.under_way()
             ]
         return wire.JobList(jobs=jobs)
+
+    def recover(self) -> float | None:
+        """End what a crash or a shutdown interrupted; the seconds after which to try again what could not be stored.
+
+        Once the log is verified: what is interrupted is what the tables say.
+        """
+        try:
+            for part in (self.releases, self.forecasts, self.tunings):
+                part.recover()
+        except (BlindoptError, StoreFault):
+            return _AGAIN_SECONDS
+        return None
 
     def start(self) -> None:
         """Start background work, on the running event loop."""

@@ -3,9 +3,10 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, Generic
 
-from blindopt.errors import BlindoptError, StateConflict
+from blindopt.errors import BlindoptError, RecordChanged, StateConflict
 from curator_service import store
 from curator_service.store import jobs
 from service_kit.context.context import ServiceContext
@@ -24,8 +25,8 @@ AGAIN_SECONDS = 1.0
 class Jobs(ABC, Generic[ReplyT]):
     """Jobs of one kind, each with a row.
 
-    A job that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs hold ids and states, never
-    results.
+    A job that a crash or a shutdown interrupted is ``failed`` from the next start on (``recover``). Logs hold ids and
+    states, never results.
     """
 
     noun: ClassVar[str]
@@ -35,11 +36,20 @@ class Jobs(ABC, Generic[ReplyT]):
 
     def __init__(self, context: ServiceContext, kind: Kind[ReplyT], jobs_waiting_max: int) -> None:
         self._context, self._kind, self._jobs_waiting_max = context, kind, jobs_waiting_max
-        context.database.write(self._recover)
+        with context.database.read() as db:
+            self._interrupted = jobs.running(db, self._table)
+
+    def recover(self) -> None:
+        """End the jobs that did not run any more when the service started. Raises Verifying."""
+        if self._interrupted:
+            self._context.database.write(self._recover)
+            self._interrupted = []
 
     def _recover(self, db: Connection) -> None:
-        for job_id in jobs.running(db, self._table):
-            self._settle(db, job_id, state="failed", problem=self.stopped)
+        for job_id in self._interrupted:
+            with suppress(RecordChanged):  # somebody else made it one that runs
+                self._context.audit_trail.check_unchanged(job_id)
+                self._settle(db, job_id, state="failed", problem=self.stopped)
 
     # --- for subclasses -----------------------------------------------------------------------------
 

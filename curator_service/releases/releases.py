@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -10,7 +11,14 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import BlindoptError, BudgetExhausted, StateConflict, StillRunning, StorageUnavailable
+from blindopt.errors import (
+    BlindoptError,
+    BudgetExhausted,
+    RecordChanged,
+    StateConflict,
+    StillRunning,
+    StorageUnavailable,
+)
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.views import outlook
@@ -66,11 +74,21 @@ class Releases:
         self._draws = runner.add(Kind[Reply]("release", at_once=inf))
         self._high: dict[str, str] = {}
         """By study, the digest of the draft whose latest preview found a high risk; neither stored nor logged."""
-        context.database.write(self._recover)
+        with context.database.read() as db:
+            self._interrupted = [row.id for row in store.releasing(db)]
+
+    def recover(self) -> None:
+        """Make drafts of the studies whose release had not ended when the service started. Raises Verifying."""
+        if self._interrupted:
+            self._context.database.write(self._recover)
+            self._interrupted = []
 
     def _recover(self, db: Connection) -> None:
-        for row in store.releasing(db):
-            self._abandon(db, row.id, "curator", ENDED)
+        for study_id in self._interrupted:
+            if self._draws.find(study_id) is None:  # it was not begun again
+                with suppress(RecordChanged):  # somebody else made it one that is being released
+                    self._context.audit_trail.check_unchanged(study_id)
+                    self._abandon(db, study_id, "curator", ENDED)
 
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
         audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)

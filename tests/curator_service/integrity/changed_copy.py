@@ -19,10 +19,11 @@ class Copy:
         self.curator = None
 
     def open(self):
-        self.curator = InProcessCurator(self.folder)
+        self.curator = InProcessCurator(self.folder, recovers=False)
         self.curator.tokens |= self.tokens
         self.verification = self.curator.app.state.log_verification
         self.verification.start()
+        self.curator.curator.recover()
 
     def close(self):
         if self.curator is not None:

@@ -251,6 +251,15 @@ def test_what_a_file_has_used_is_not_read_through_a_changed_row_order(copy):
     assert (reply.status_code, reply.json()["code"]) == (503, "record_changed")
 
 
+def test_what_an_edit_made_look_interrupted_is_not_ended_at_the_start(copy):
+    copy.edit("UPDATE studies SET state = 'releasing', releasing_key = 'x' WHERE id = '{open}'")
+    copy.open()
+    assert copy.count("release.abandoned") == 0
+    assert any("is releasing, and the log does not say so" in finding for finding in copy.findings())
+    with copy.curator.context.database.read() as db:
+        assert store.find(db, store.studies, copy.names["open"]).state == "releasing"
+
+
 CHANGED = "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"
 ANSWER_EDITS = {
     "changed": (CHANGED, "was changed"),

@@ -215,6 +215,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew(key, tmp_path, sma
         assert sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file()) == files
         if key == "restart":
             curator = Curator(context, Vault(tmp_path / "data/files"), settings)
+            assert curator.recover() is None
             view = curator.studies.view(draft.id)
             assert (view.state, view.release_problem) == ("draft", ENDED)
         curator.releases.release(request_of(key), draft.id)

@@ -22,7 +22,9 @@ from service_kit.store.base import utc_now
 class InProcessCurator:
     """A curator over ASGI, and requests to it in any role."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, recovers: bool = True, **settings: Any) -> None:
+        """``recovers``: what was interrupted is ended at once, as if the log were verified."""
+        self._recovers = recovers
         self.later = timedelta()
         """How far the curator's clock is ahead of the machine's."""
         self.settings = Settings(data_dir=folder / "data", **settings)
@@ -35,6 +37,8 @@ class InProcessCurator:
     def open_folder(self) -> None:
         self.app = curator_app.build(self.settings, lambda: utc_now() + self.later)
         self.context, self.curator = self.app.state.context, self.app.state.curator
+        if self._recovers:
+            assert self.curator.recover() is None
 
     def reopen(self) -> None:
         """Close as a kill does, with nothing said to anybody, and open again, for the same callers."""
