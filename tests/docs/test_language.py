@@ -9,6 +9,7 @@ from tests.house_words import HOUSE_WORDS
 
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in (*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md")}
 RUN = 7
+LINE = 130
 SHARED_RUNS = 5
 
 
@@ -60,6 +61,17 @@ def runs_of(page: str) -> set[str]:
     """Every run of seven words in the prose of a page."""
     texts = [re.findall(r"[\w'-]+", text.lower()) for text in passages(page)]
     return {" ".join(words[i : i + RUN]) for words in texts for i in range(len(words) - RUN + 1)}
+
+
+def test_lines_of_prose_fit_a_window():
+    assert {page: wide for page, text in PAGES.items() if (wide := wide_lines(text))} == {}
+    assert len(wide_lines("word " * 40 + "\n\n```text\n" + "word " * 40 + "\n```\n\n| " + "word " * 40 + "|\n")) == 1
+
+
+def wide_lines(page: str) -> list[str]:
+    """Lines of more than 130 characters: not in code, tables, formulas or pictures."""
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    return [line for line in prose.splitlines() if len(line) > LINE and not line.lstrip().startswith(("|", "![", "$$"))]
 
 
 def test_words_are_those_of_the_glossary():

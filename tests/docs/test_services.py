@@ -43,7 +43,7 @@ def query(grant, rows):
         client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=row) for row in rows]), key=new_key())
 
 
-def test_services_start_and_people_and_tokens_are_added_as_five_pages_say(make_service, tmp_path):
+def test_services_start_and_people_and_tokens_are_added_as_the_pages_say(make_service, tmp_path):
     services = {name: make_service(name, tmp_path).start() for name in ("curator", "modeler")}
     pages = ("docs/owner.md", "docs/vendor.md", "docs/operations.md", "docs/howto/users-and-tokens.md")
     lines = [line for page in pages for text in of(page) for line in text.splitlines()]

@@ -71,7 +71,7 @@ def _databases(environment: dict[str, str], folder: Path) -> dict[str, str]:
     return {f"{each}_DATABASE_URL": postgres.url_of(folder / environment[f"{each}_DATA_DIR"]) for each in prefixes}
 
 
-@pytest.mark.slow(sibling="test_services.py::test_services_start_and_people_and_tokens_are_added_as_five_pages_say")
+@pytest.mark.slow(sibling="test_services.py::test_services_start_and_people_and_tokens_are_added_as_the_pages_say")
 def test_what_the_documents_say_to_run_runs_as_it_is_written(tmp_path, make_service):
     owner = "set -euo pipefail\n" + script(OWNER)
     vendor = "set -euo pipefail; set -a; . ./for-the-vendor; set +a\n" + script(VENDOR)
