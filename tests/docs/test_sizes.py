@@ -1,10 +1,24 @@
-"""The documents stay small: few lines in all files together, no data, and ten lines for a version."""
+"""The documents stay small: short lines, few of them in all files together, no data, and ten lines for a version."""
 
 import re
 
-from tests.docs.snippets import ROOT
+from tests.docs.snippets import DOCUMENTS, ROOT
 
 LINES_MAX, PLOTS_MAX, PLOT_BYTES_MAX, HIGHLIGHTS_MAX = 9_500, 4, 50_000, 10
+PROSE_MAX = 130
+PAGES = (*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+
+
+def long_lines(page):
+    """The lines of prose that are too long: code, tables and pictures may be longer."""
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    return [line for line in prose.splitlines() if len(line) > PROSE_MAX and not line.startswith(("|", "!["))]
+
+
+def test_lines_of_prose_are_short():
+    faults = {name: long_lines((ROOT / name).read_text(encoding="utf-8")) for name in PAGES}
+    assert {name: lines for name, lines in faults.items() if lines} == {}
+    assert long_lines("| a |\n" + "word " * 30 + "\n```text\n" + "x" * 200 + "\n```\n") == ["word " * 30]  # the control
 
 
 def test_the_folder_of_documents_is_small():
