@@ -43,7 +43,7 @@ PAGES = {
     "HIPAA": "data-protection",
     "anonymisation": "data-protection",
     "pseudonymous": "data-protection",
-    "consent": "data-protection",
+    "consent": "howto/answer-for-the-data",
     "limitations": "limits",
     "when not to use": "what-is-blindopt",
     "how many queries do I need": "how-many-queries",
