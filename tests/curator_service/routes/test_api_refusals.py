@@ -230,13 +230,13 @@ WHERE = [
 ]  # fmt: skip
 
 WHAT = [
+    # What the wire refuses is tested there, field by field; here a few of each kind, at the door.
     *(
         Case(f"query item {text[:40]}", "invalid", ASK, who="modeler", **row(text))
         for text in (
-            *(f'{{"row": {n}}}' for n in ("-1", "1.5", "true", '"1"', "null", "NaN", "Infinity", "-Infinity", "1e400")),
-            *(f'{{"row": {n}}}' for n in ("9007199254740992", "1" + "0" * 400)),
-            *(f'{{"row": 1, "plays": {n}}}' for n in ("0", "-1", "1001", "101", "true", "NaN", "1.0", "null")),
-            *('{"row": 1, "more": 2}', "{}", "1", "[]", "null"),
+            *(f'{{"row": {n}}}' for n in ("-1", "NaN", "1e400", "1" + "0" * 400)),
+            *(f'{{"row": 1, "plays": {n}}}' for n in ("0", "101", "null")),
+            *('{"row": 1, "more": 2}', "[]"),
         )
     ),
     Case("no rows", "invalid", ASK, who="modeler", json={"rows": []}),
@@ -262,47 +262,23 @@ WHAT = [
     *(
         Case(f"study: {name}", "invalid", "POST /v1/studies", json=study(**changes))
         for name, changes in {
-            "unknown field": {"x": 1},
             "unknown field inside": {"measurement__x": 1},
-            "no name": {"name": ""},
             "a name with a line break": {"name": "a\nb"},
-            "no features": {"features": []},
             "identity on private data": {"dataset_id": lambda every_state: every_state.private},
             "unknown mechanism": {"release": {"mechanism": "magic"}},
-            "no mechanism": {"release": {}},
-            "unknown answers": {"answers": {"mechanism": "magic"}},
             "private answers without a bound": {"answers": {"mechanism": "laplace", "epsilon": "1"}},
-            "unknown privacy unit": {"privacy_unit": "study"},
-            **{f"epsilon_per_row {v!r}": {"budget": {"epsilon_per_row": v}} for v in ("0", 1.0)},
-            **{f"epsilon_total {v!r}": {"budget": {"epsilon_total": v}} for v in ("1e3", "-1", "NaN", FINER)},
-            **{f"queries {v!r}": {"budget": {"queries": v}} for v in (0, 1.5, "3")},
+            "a total finer than what is counted": {"budget": {"epsilon_total": FINER}},
             "a cap on answers without noise": {"budget": {"epsilon_per_row": "9"}},
             "a cap on a refuted release": {"budget": {"epsilon_total": "9"}, "release": po_gp_ucb()},
-            "unknown direction": {"measurement__direction": "up"},
             "unknown feature": {"features__0__column": "nothing"},
             "unknown measurement": {"measurement__column": "nothing"},
             "feature twice": {"features": lambda every_state: [every_state.spec["features"][0]] * 2},
             "feature as measurement": {"measurement__column": "zq_left"},
-            "bounds swapped": {"features__0__lower": 9.0, "features__0__upper": 1.0},
             "bounds equal": {"features__0__lower": 1.0, "features__0__upper": 1.0},
-            "a bound of true": {"features__0__upper": True},
-            "a bound as text": {"features__0__upper": "9"},
             "a bound of 400 digits": {"features__0__upper": 10**400},
-            "scale zero": {"features__0__scale": 0.0},
-            "negative scale": {"features__0__scale": -1.0},
-            "negative noise": {"measurement__noise_variance": -1.0},
-            "kernel with a lengthscale of zero": {"kernel__lengthscale": 0.0},
-            "kernel without noise": {"kernel__noise_variance": 0.0},
             "no acknowledgement": {"release": po_gp_ucb(acknowledge_refuted=None)},
-            "acknowledgement of false": {"release": po_gp_ucb(acknowledge_refuted=False)},
-            "acknowledgement of 1": {"release": po_gp_ucb(acknowledge_refuted=1)},
-            "r of zero": {"release": po_gp_ucb(r=0)},
-            "r of 1001": {"release": po_gp_ucb(r=1001)},
-            "r of true": {"release": po_gp_ucb(r=True)},
-            **{f"epsilon {e!r}": {"release": gaussian(epsilon=e)} for e in ("0", "0.0", "-1", "1e3", "1001", "1 ")},
-            **{f"epsilon {e!r}": {"release": gaussian(epsilon=e)} for e in ("", "x", "inf", 1, 1.5)},
-            **{f"delta {d!r}": {"release": gaussian(delta=d)} for d in (0, -1e-5, 0.5, 1, 1e-19, "1e-5", True)},
-            **{f"sensitivity {s!r}": {"release": gaussian(sensitivity=s)} for s in (0, -1, 1e101, "1", None)},
+            "an epsilon of 0": {"release": gaussian(epsilon="0")},
+            "a delta as text": {"release": gaussian(delta="1e-5")},
         }.items()
     ),
     *(
@@ -310,8 +286,8 @@ WHAT = [
             f"study: {field} is {number}", "invalid", "POST /v1/studies", headers=JSON,
             content=as_text(field, number),
         )
-        for field in ("features__0__lower", "measurement__noise_variance", "kernel__mean")
-        for number in ("NaN", "Infinity", "-Infinity", "1e400", "-1e400")
+        for field in ("features__0__lower", "kernel__mean")
+        for number in ("NaN", "1e400")
     ),
     Case("grant without end", "invalid", f"POST {OPEN}/grants", json={"name": "m", "expires_in_days": 0}),
     Case("grant for ever", "invalid", f"POST {OPEN}/grants", json={"name": "m", "expires_in_days": 3661}),

@@ -82,6 +82,7 @@ REQUESTS = [
     (wire.WebhookMeasurement, {"source": "webhook", "direction": "minimize", "unit": "mg", "shown": ["age"]}),
     (wire.StudyCreate, STUDY | {"measurement": INBOX}),
     (wire.StudyChange, STUDY | {"replaces": "0" * 64}),
+    (wire.Processing, {"purpose": "care", "responsible": "Ann"}),
     (wire.ReleaseAsked, {"spec_sha256": "a" * 64}),
     (wire.Measured, MEASURED),
     (wire.AnswerCreate, {"values": [MEASURED], "note": "line one\nline two"}),
