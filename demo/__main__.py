@@ -1,4 +1,4 @@
-"""`python -m demo`: both parties, an outsourced optimization, a table and a plot."""
+"""`python -m demo`: both parties, an outsourced optimization, a table, what to conclude from it, and a plot."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from demo import report, story
 from demo.parties import Party, link, link_address, start_services, status_of, wait_for
 
-TUNING, GROUPS = "--tuning", "--groups"
+TUNING = "--tuning"
 
 
 def main() -> int:
@@ -23,10 +23,6 @@ def main() -> int:
         from demo import tuning
 
         return tuning.main(sys.argv[2:])
-    if sys.argv[1:2] == [GROUPS]:
-        from demo import groups
-
-        return groups.main(sys.argv[2:])
     options = _options()
     console = report.console()
 
@@ -47,13 +43,14 @@ def main() -> int:
                 if options.outbound:
                     options.curator_seen_by_modeler = link(folder, curator, modeler)
                     console.print(f"The curator opens all connections between them: {options.curator_seen_by_modeler}")
-            outcomes = _play(console, curator, modeler, options)
-            console.print(report.table(outcomes, console.width))
-            console.print("Noise, projection and row order are drawn anew each time: figures differ; see --runs.")
-            report.plot(outcomes, folder / "regret.svg")
+            played = _play(console, curator, modeler, options)
+            console.print(report.table(played))
+            for number, sentence in enumerate(report.conclusions(played), start=1):
+                console.print(f"{number}. {sentence}", highlight=False)
+            report.plot(played, folder / "regret.svg")
             console.print(f"plot       {folder / 'regret.svg'}", soft_wrap=True)
             if options.json:
-                report.write_json(outcomes, options.json)
+                report.write_json(played, options.json)
                 console.print(f"table      {options.json}", soft_wrap=True)
             for party in (curator, modeler):
                 console.print(f"audit log  {_log_of(party, options)}", soft_wrap=True)
@@ -72,11 +69,6 @@ def _options() -> argparse.Namespace:
         TUNING,
         action="store_true",
         help="as the first option: run private hyper-parameter tuning instead, see --tuning -h",
-    )
-    parser.add_argument(
-        GROUPS,
-        action="store_true",
-        help="as the first option: look for the best group of records instead, see --groups -h",
     )
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument(
@@ -98,7 +90,7 @@ def _options() -> argparse.Namespace:
         help="a console's user, its address and the file with the first password: printed at the end",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default 0)")
-    parser.add_argument("--runs", type=int, default=20, help="runs per method, each with its own seed (default 20)")
+    parser.add_argument("--runs", type=int, default=12, help="runs per method, each with its own seed (default 12)")
     services = parser.add_argument_group("running services (as in docker-compose)")
     services.add_argument("--curator", metavar="URL", default=os.environ.get("DEMO_CURATOR"))
     services.add_argument("--modeler", metavar="URL", default=os.environ.get("DEMO_MODELER"))
@@ -107,9 +99,8 @@ def _options() -> argparse.Namespace:
     services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
     services.add_argument("--link", type=Path, metavar="FILE", help="link.json, over which the modeler is served")
     options = parser.parse_args()
-    for other, name in ((options.tuning, TUNING), (options.groups, GROUPS)):
-        if other:
-            parser.error(f"{name} is another demo with its own options: it must be the first argument")
+    if options.tuning:
+        parser.error(f"{TUNING} is another demo with its own options: it must be the first argument")
     if options.outbound and options.curator:
         parser.error("--outbound starts services of its own")
     if options.runs < 1:
@@ -129,8 +120,8 @@ def _log_of(party: Party, options: argparse.Namespace) -> str:
     return f"schema {party.name}" if options.database else f"{party.folder}/{party.name}.sqlite"
 
 
-def _play(console: report.Console, curator: Party, modeler: Party, options: argparse.Namespace) -> report.Outcomes:
-    columns = TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+def _play(console: report.Console, curator: Party, modeler: Party, options: argparse.Namespace) -> story.Played:
+    columns = TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         preparing = progress.add_task("owner: releasing", total=1)
         tasks = {}

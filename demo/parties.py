@@ -55,7 +55,7 @@ def start_services(folder: Path, engine: str = "process", database: str | None =
     ``database``: the address of PostgreSQL, if the tables are there.
     ``engine``: what the modeler computes with. Its parts are small, so that the demo's candidates make several.
     """
-    parts = {"CANDIDATES_ENGINE": engine, "ENGINE_PARTITION_ROWS": "8000"}
+    parts = {"CANDIDATES_ENGINE": engine, "ENGINE_PARTITION_ROWS": "64"}
     at = {} if database is None else {"DATABASE_URL": database}
     with ExitStack() as stack:
         curator = stack.enter_context(_process("curator", folder / "curator", **at))

@@ -1,135 +1,137 @@
-"""The demo's output: the table, the plot, the JSON file."""
+"""The demo's output: the table, what to conclude from it, the plot, the JSON file."""
 
 import json
 from dataclasses import asdict
-from itertools import pairwise
+from math import exp
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console as Console
 from rich.table import Table
 
-from blindopt.wire import Finding
-from demo.property_data import FEATURES
-from demo.story import MOVES, Method, Outcome
+from demo import story
+from demo.places import LEAST, PARTS
+from demo.story import LEVELS, Method, Outcome, Played
 
 _GRID = {"color": "#ddd", "dasharray": "none"}
-Outcomes = dict[Method, list[Outcome]]
-WIDE = 110
-"""Width of a terminal below which the table omits columns that the others imply."""
 
 
-def table(outcomes: Outcomes, width: int) -> Table:
-    """Make the table: method, epsilon, guarantee, rebuilt records, best value, regret, queries; means over the runs.
-
-    Below WIDE columns: only method, guarantee, rebuilt records and regret.
-    """
-    columns = {
-        "method": [method.name for method in outcomes],
-        "epsilon": [method.epsilon or "-" for method in outcomes],
-        "guaranteed": [method.guarantee for method in outcomes],
-        "other rows rebuilt": [_rebuilt(method.rebuilt) for method in outcomes],
-        "best": [f"{fmean(o.best for o in runs):.3f}" for runs in outcomes.values()],
-        "regret": [mean_and_error([o.regrets[-1] for o in runs]) for runs in outcomes.values()],
-        "queries": [f"{fmean(o.queries for o in runs):.0f}" for runs in outcomes.values()],
-    }
-    if width < WIDE:
-        columns = {name: columns[name] for name in ("method", "guaranteed", "other rows rebuilt", "regret")}
-    result = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=_caption(outcomes))
-    for name in columns:
-        justify: Literal["left", "right"] = "right" if name in ("best", "regret", "queries") else "left"
-        result.add_column(name, justify=justify, no_wrap=name != "guaranteed")
-    for cells in zip(*columns.values(), strict=True):
-        result.add_row(*cells)
+def table(played: Played) -> Table:
+    """A line for each level of privacy: how sure anyone can become, attacks, and both ways to choose places."""
+    result = Table(
+        title="In which place do houses sell best? 21,613 sales", caption=_caption(played), caption_justify="left"
+    )
+    for name, justify in (
+        ("privacy of a sale", "left"),
+        ("how sure anyone gets", "left"),
+        ("attacks find", "left"),
+        ("search", "right"),
+        ("random places", "right"),
+    ):
+        result.add_column(name, justify="right" if justify == "right" else "left")
+    for epsilon in LEVELS:
+        verdict = played.verdicts.get(epsilon or "")
+        result.add_row(
+            "none" if epsilon is None else f"epsilon {epsilon}",
+            "certain" if epsilon is None else f"{100 * surest(epsilon):.0f} % at most",
+            f"{verdict.level} risk" if verdict else "-",
+            *(mean_and_error(_shares(played, Method(epsilon, is_random))) for is_random in (False, True)),
+        )
     return result
 
 
-def _caption(outcomes: Outcomes) -> str:
-    runs = max(len(results) for results in outcomes.values())
-    lines = [
-        "DP: differential privacy of a record that moves by at most Delta.",
-        f"Delta: {MOVES}.",
-        f"Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the records, on a trial release.",
-        "The kernel was fitted to these sales, which are public; with private records it must come from elsewhere.",
-        "Regret: the best value of the run minus the best of all houses"
-        + (f": mean of {runs} runs, +- its standard error." if runs > 1 else "."),
+def surest(epsilon: str) -> float:
+    """How sure somebody becomes of a sale who was undecided (50/50), at most, from all that the vendor receives."""
+    return 1 / (1 + exp(-float(epsilon)))
+
+
+def _shares(played: Played, method: Method) -> list[float]:
+    return [100 * outcome.regret for outcome in played.outcomes[method]]
+
+
+def _caption(played: Played) -> str:
+    runs = max(len(results) for results in played.outcomes.values())
+    mean = f"mean of {runs} runs, each with a release of its own, +- standard error" if runs > 1 else "one run"
+    return "\n".join(
+        (
+            "How sure: somebody who was undecided (50 %) about a sale, from all that the vendor receives.",
+            f"Search, random places: how far prices there are below the best place, after {story.QUERIES} queries;",
+            f"{mean}. A place is one of {PARTS} x {PARTS} squares of a map, with {LEAST} sales or more.",
+        )
+    )
+
+
+def conclusions(played: Played) -> list[str]:
+    """Three sentences of what to conclude, with the figures of these runs."""
+    below = {epsilon: fmean(_shares(played, Method(epsilon))) for epsilon in LEVELS}
+    chance = {epsilon: fmean(_shares(played, Method(epsilon, is_random=True))) for epsilon in LEVELS}
+    bare, mild, strict = LEVELS
+    assert mild is not None
+    price = f"with epsilon {mild} the search finds a place {below[mild]:.0f} % below the best"
+    beside = "no better than random places" if below[strict] >= chance[strict] else "better than random places"
+    return [
+        f"Privacy has a price: {price}, and without privacy one {below[bare]:.0f} % below.",
+        f"More privacy costs more: with epsilon {strict} it is {below[strict]:.0f} % below, {beside}.",
+        f"Start at epsilon {mild}: nobody gets more than {100 * surest(mild):.0f} % sure of a sale.",
     ]
-    return "\n".join(lines)
-
-
-def _rebuilt(finding: Finding | None) -> str:
-    """Describe how many of the other rows an attacker with d+1 known rows rebuilds, and how closely."""
-    if finding is None:
-        return "-"
-    off = finding.distance or 0.0
-    return f"{100 * finding.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
 
 
 def mean_and_error(values: list[float]) -> str:
-    """Format a mean with its standard error, if there are several values."""
+    """Format a mean of percentages with its standard error, if there are several values."""
     error = _standard_error(values)
-    return f"{fmean(values):.3f}" + (f" +- {error:.3f}" if error is not None else "")
+    return f"{fmean(values):.0f}" + (f" +- {error:.0f}" if error is not None else "") + " %"
 
 
 def _standard_error(values: list[float]) -> float | None:
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
-def as_json(outcomes: Outcomes) -> dict[str, Any]:
-    """Return the table as JSON, with the regret of each run after each query."""
+def as_json(played: Played) -> dict[str, Any]:
+    """Return the table as JSON, with the regret of each run as a share from 0 to 1."""
     return {
-        "methods": [
-            {
-                "method": method.name,
-                "study_id": method.study_id,
-                "epsilon": method.epsilon,
-                "guarantee": method.guarantee,
-                "known_rows": method.rebuilt.model_dump() if method.rebuilt else None,
-                "best": fmean(o.best for o in results),
-                "regret": fmean(o.regrets[-1] for o in results),
-                "standard_error": _standard_error([o.regrets[-1] for o in results]),
-                "queries": fmean(o.queries for o in results),
-                "seconds": fmean(o.seconds for o in results),
-                "runs": [asdict(o) for o in results],
-            }
-            for method, results in outcomes.items()
-        ],
+        "methods": [_line(method, results, played) for method, results in played.outcomes.items()],
+        "conclusions": conclusions(played),
     }
 
 
-def plot(outcomes: Outcomes, path: Path) -> None:
-    """Plot mean simple regret against queries as an SVG file, without scripts."""
+def _line(method: Method, results: list[Outcome], played: Played) -> dict[str, Any]:
+    verdict = played.verdicts.get(method.epsilon or "")
+    return {
+        "method": method.name,
+        "epsilon": method.epsilon,
+        "surest": None if method.epsilon is None else surest(method.epsilon),
+        "verdict": verdict.model_dump() if verdict else None,
+        "regret": fmean(outcome.regret for outcome in results),
+        "standard_error": _standard_error([outcome.regret for outcome in results]),
+        "seconds": fmean(outcome.seconds for outcome in results),
+        "runs": [asdict(outcome) for outcome in results],
+    }
+
+
+def plot(played: Played, path: Path) -> None:
+    """Plot the price of privacy as an SVG file, without scripts."""
     import pygal
 
-    lines = ("none", "8,4", "2,3", "8,3,2,3", "14,4", "1,2")
-    runs = max(len(results) for results in outcomes.values())
-    chart = pygal.XY(
-        title=f"21,613 house sales: {f'mean of {runs} runs per method' if runs > 1 else 'one run per method'}",
-        x_title="queries",
-        y_title="simple regret (log10 US dollars)",
+    runs = max(len(results) for results in played.outcomes.values())
+    chart = pygal.Bar(
+        title=f"Prices below the best place: {f'mean of {runs} runs' if runs > 1 else 'one run'}",
+        y_title="percent",
         width=840,
-        height=520,
+        height=420,
         explicit_size=True,
-        include_x_axis=True,
-        show_dots=False,
         legend_at_bottom=True,
-        legend_at_bottom_columns=2,
         truncate_legend=-1,
         js=(),
         style=_style(),
     )
-    for (method, results), dashes in zip(outcomes.items(), lines, strict=True):
-        mean = [fmean(at) for at in zip(*(o.regrets for o in results), strict=True)]
-        steps = [(1, mean[0])]
-        for query, (before, after) in enumerate(pairwise(mean), start=2):
-            steps += [(query, before), (query, after)]
-        chart.add(method.name, steps, stroke_style={"dasharray": dashes})
+    chart.x_labels = ["no privacy" if epsilon is None else f"epsilon {epsilon}" for epsilon in LEVELS]
+    for is_random, name in ((False, "search"), (True, "random places")):
+        chart.add(name, [fmean(_shares(played, Method(epsilon, is_random))) for epsilon in LEVELS])
     chart.render_to_file(str(path))
 
 
 def _style() -> Any:
-    """Dark text and light grids on white; the curves in colours that differ in their dashes, too."""
     from pygal.style import Style
 
     sizes = {f"{part}_font_size": 13 for part in ("label", "major_label", "legend", "title")}
@@ -140,17 +142,15 @@ def _style() -> Any:
         foreground="#222",
         foreground_strong="#000",
         foreground_subtle="#999",
-        colors=("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b"),
+        colors=("#1f77b4", "#bbbbbb"),
         font_family="sans-serif",
-        stroke_width="2",
         **sizes,
         **grids,
     )
 
 
-def write_json(outcomes: Outcomes, path: Path) -> None:
-    """Write the JSON file of ``--json``."""
-    path.write_text(json.dumps(as_json(outcomes), indent=2) + "\n")
+def write_json(played: Played, path: Path) -> None:
+    path.write_text(json.dumps(as_json(played), indent=2) + "\n", encoding="utf-8")
 
 
 def console() -> Console:

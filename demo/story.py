@@ -1,150 +1,125 @@
-"""The steps of the data owner and the vendor, over REST."""
+"""The steps of the data owner and the vendor, over REST.
 
-import csv
-import io
+The question: in which place do houses sell best?
+
+Each run has a study, and so a release and its noise, of its own. Every search has the same algorithm; random places are
+queried as often, under the same studies.
+"""
+
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
-
-import numpy as np
+from dataclasses import dataclass
 
 from blindopt import wire
 from blindopt.client import Owner, Vendor
-from blindopt.client.vendor import Run
 from demo.parties import Party
-from demo.property_data import FEATURES, KERNEL, OUTCOME, csv_bytes
+from demo.places import BOX, PARTS, Sales
+from demo.property_data import OUTCOME, csv_bytes
 
-EPSILON = "4"
-DELTA = 1e-5  # smaller than 1 / 21,613
-MOVES = "1 km, or 15 % of living area"  # sensitivity 1, in the features' units
-GUARANTEES = {
-    "identity": "nothing: the records themselves",
-    "po_gp_ucb": "no DP: as published, refuted",
-    "gaussian": f"({EPSILON}, {DELTA:g})-DP",
-    "planar_laplace": f"{EPSILON}-DP",
-}
-QUERIES = 60
-INITIAL_ROWS = 5
-RUN_SECONDS = 300.0
+LEVELS = (None, "1", "0.25")
+"""Epsilon of a sale, in total; None: no privacy."""
+QUERIES, INITIAL = 45, 5
+CENTRE, BOUND = 5.75, 0.75
+"""Prices are clipped to 100,000 and 3.2 million US dollars, public bounds: 5.0 to 6.5 in log10."""
+RUN_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A line of the table: a study, and the algorithm with which the vendor optimizes."""
+    """A search, or random places, at a level of privacy."""
 
-    name: str
-    study_id: str
-    guarantee: str
     epsilon: str | None
-    rebuilt: wire.Finding | None
-    """Result of the curator's attack with d+1 known rows, on a trial release."""
-    algorithm: wire.AlgorithmSpec
+    is_random: bool = False
+
+    @property
+    def name(self) -> str:
+        level = "no privacy" if self.epsilon is None else f"epsilon {self.epsilon}"
+        return f"{level}, {'random places' if self.is_random else 'search'}"
+
+    def study(self, dataset_id: str) -> wire.StudyCreate:
+        """Half of epsilon is for the numbers of sales, half for the one answer about each place."""
+        release: wire.ReleaseSpec = wire.IdentityRelease(mechanism="identity")
+        answers: wire.Answers = wire.NONE
+        if self.epsilon is not None:
+            half = repr(float(self.epsilon) / 2)
+            cells = wire.GridCells(kind="grid", parts=[PARTS, PARTS])
+            # An empty place passes seldom: the scale of the noise times log(400).
+            least = math.ceil(2 / float(half) * math.log(PARTS**2))
+            release = wire.GroupsRelease(mechanism="groups", epsilon=half, cells=cells, min_count=least)
+            answers = wire.LaplaceAnswers(mechanism="laplace", epsilon=half, value_bound=BOUND, centre=CENTRE)
+        return wire.StudyCreate(
+            name=self.name,
+            dataset_id=dataset_id,
+            features=BOX,
+            measurement=wire.ColumnMeasurement(column=OUTCOME, direction="maximize"),
+            release=release,
+            answers=answers,
+            budget=wire.Budget(queries=QUERIES, epsilon_per_row=self.epsilon),
+        )
+
+    def run(self, curator_url: str, study_id: str, token: str, seed: int) -> wire.RunCreate:
+        initial = 0 if self.is_random else INITIAL
+        return wire.RunCreate(
+            name=self.name,
+            curator_url=curator_url,
+            study_id=study_id,
+            token=token,
+            algorithm=wire.RandomRows(name="random") if self.is_random else wire.Ei(name="ei"),
+            initial_rows=initial,
+            iterations=QUERIES - initial,
+            batch_size=QUERIES if self.is_random else 1,  # random places do not wait for answers: one query for all
+            seed=seed,
+        )
+
+
+METHODS = tuple(Method(epsilon, is_random) for epsilon in LEVELS for is_random in (False, True))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a run: its simple regret after each query, in units of the measurement."""
+    """Result of a run: how much lower prices are in the recommended place than in the best one, a share from 0 to 1."""
 
     run_id: str
+    study_id: str
     seed: int
     queries: int
     seconds: float
-    best: float
-    regrets: list[float]
+    regret: float
 
 
-def prepare(owner: Owner) -> list[Method]:
-    """The owner's part: register the data, preview the attacks on each release, release it in four ways."""
-    columns = [*(feature.column for feature in FEATURES), OUTCOME]
-    dataset = owner.register("King County house sales", csv_bytes(), public=True, columns=columns)
+@dataclass(frozen=True, slots=True)
+class Played:
+    """All results, and for each epsilon the verdict of the curator's attacks on a trial release."""
 
-    def study(name: str, release: wire.ReleaseSpec) -> tuple[str, wire.ReleaseReport]:
-        spec = wire.StudyCreate(
-            name=name,
-            dataset_id=dataset.id,
-            features=FEATURES,
-            measurement=wire.ColumnMeasurement(column=OUTCOME, direction="minimize"),
-            release=release,
-            answers=wire.NONE,
-            kernel=KERNEL,
-        )
-        draft = owner.create_study(spec).id
-        return draft, owner.preview(draft)
-
-    # The paper's rule (section 3.4): the largest r whose threshold the data reach; only the owner sees it.
-    rule = study("po_gp_ucb: which r?", _published(1))[1].largest_r or 1
-    methods, gp_ucb = [], wire.GpUcb(name="gp_ucb")
-    for name, release in _releases(rule).items():
-        identity, report = study(name, release)
-        owner.release(identity)
-        method = f"auto: {report.mechanism}" if isinstance(release, wire.AutoRelease) else name
-        epsilon = None if isinstance(release, wire.IdentityRelease) else EPSILON
-        guarantee = GUARANTEES[report.mechanism]
-        methods.append(Method(method, identity, guarantee, epsilon, _rebuilt(report), gp_ucb))
-    # The last release again, with a rule that wastes fewer queries on exploring.
-    methods.append(replace(methods[-1], name="auto, ei", algorithm=wire.Ei(name="ei")))
-    random = wire.RandomRows(name="random")
-    return [*methods, Method("uniform random rows", methods[0].study_id, "(does not look at Z)", None, None, random)]
+    outcomes: dict[Method, list[Outcome]]
+    verdicts: dict[str, wire.Verdict]
 
 
-def _releases(rule: int) -> dict[str, wire.ReleaseSpec]:
-    return {
-        "non-private GP-UCB": wire.IdentityRelease(mechanism="identity"),
-        f"po_gp_ucb, r = {rule}": _published(rule),
-        "gaussian": wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
-        "auto": wire.AutoRelease(mechanism="auto", epsilon=EPSILON, delta=DELTA),
-    }
-
-
-def _published(r: int) -> wire.ReleaseSpec:
-    return wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon=EPSILON, delta=DELTA, r=r, acknowledge_refuted=True)
-
-
-def _rebuilt(report: wire.ReleaseReport) -> wire.Finding | None:
-    return next((finding for finding in report.attacks if finding.attack == "known_rows"), None)
-
-
-def start(owner: Owner, vendor: Vendor, curator_url: str, method: Method, seed: int) -> Run:
-    """Grant access as the owner, start a run as the vendor."""
-    grant = owner.grant(method.study_id, wire.GrantCreate(name=f"vendor: {method.name}"))
-    # Random rows do not wait for answers: one query for all.
-    initial, batch = (0, QUERIES) if isinstance(method.algorithm, wire.RandomRows) else (INITIAL_ROWS, 1)
-    return vendor.start(
-        wire.RunCreate(
-            name=method.name,
-            curator_url=curator_url,
-            study_id=method.study_id,
-            token=grant.token,
-            algorithm=method.algorithm,
-            iterations=QUERIES - initial,
-            initial_rows=initial,
-            initial_design="random",
-            batch_size=batch,
-            repeats="never",
-            fit=None,
-            seed=seed,
-        )
-    )
-
-
-def play(
-    curator: Party, modeler: Party, curator_url: str, seeds: range, watch: Callable[[str, int], None]
-) -> dict[Method, list[Outcome]]:
+def play(curator: Party, modeler: Party, curator_url: str, seeds: range, watch: Callable[[str, int], None]) -> Played:
     """Run both parts to the end, once per seed. ``watch`` is called with a method and its answered queries."""
     with (
         Owner(curator.url, curator.token, timeout_s=300, plain_http=True) as owner,
         Vendor(modeler.url, modeler.token, plain_http=True) as vendor,
     ):
-        methods = prepare(owner)
-        for method in methods:
-            watch(method.name, 0)
-        runs: dict[Method, list[str]] = {method: [] for method in methods}
+        sales, columns = Sales(), [*(feature.column for feature in BOX), OUTCOME]
+        private = owner.register("King County house sales", csv_bytes(), columns=columns).id
+        public = owner.register("their places", sales.centres_csv(), public=True).id
+        verdicts: dict[str, wire.Verdict] = {}
+        runs: dict[Method, list[str]] = {method: [] for method in METHODS}
         for seed in seeds:
-            for method in methods:  # interleaves the methods
-                runs[method].append(start(owner, vendor, curator_url, method, seed).id)
+            for method in METHODS:  # interleaves the methods
+                study = owner.create_study(method.study(public if method.epsilon is None else private)).id
+                if method.epsilon is not None and method.epsilon not in verdicts:
+                    verdict = owner.preview(study).verdict
+                    assert verdict is not None
+                    verdicts[method.epsilon] = verdict
+                owner.release(study)
+                token = owner.grant(study, wire.GrantCreate(name="vendor")).token
+                runs[method].append(vendor.start(method.run(curator_url, study, token, seed)).id)
         _wait(vendor, runs, watch)
-        return {method: [_outcome(vendor, identity) for identity in runs[method]] for method in methods}
+        outcomes = {method: [_outcome(owner, vendor, sales, run_id) for run_id in runs[method]] for method in METHODS}
+        return Played(outcomes, verdicts)
 
 
 def _wait(vendor: Vendor, runs: dict[Method, list[str]], watch: Callable[[str, int], None]) -> None:
@@ -152,30 +127,30 @@ def _wait(vendor: Vendor, runs: dict[Method, list[str]], watch: Callable[[str, i
     ended = False
     while not ended and time.monotonic() < deadline:
         now = {run.id: run.view for run in vendor.runs()}
-        for method, identities in runs.items():
-            watch(method.name, sum(now[identity].trials for identity in identities))
-        ended = all(now[identity].ended_at for identities in runs.values() for identity in identities)
+        for method, run_ids in runs.items():
+            watch(method.name, sum(now[run_id].trials for run_id in run_ids))
+        ended = all(now[run_id].ended_at for run_ids in runs.values() for run_id in run_ids)
         time.sleep(0.3)
 
 
-def _outcome(vendor: Vendor, run_id: str) -> Outcome:
-    export = vendor.export(run_id)
-    run = export.run
-    if run.state != "completed" or run.started_at is None or run.ended_at is None:
+def _outcome(owner: Owner, vendor: Vendor, sales: Sales, run_id: str) -> Outcome:
+    run = vendor.run(run_id).view
+    if run.state != "completed" or run.recommendation is None or run.started_at is None or run.ended_at is None:
         raise RuntimeError(f"run {run.id} ({run.name}) is {run.state}: {run.problem}")
-    outcomes = [trial.y for trial in export.trials if trial.y is not None]
-    best_so_far = np.minimum.accumulate(outcomes)
     return Outcome(
         run_id=run.id,
+        study_id=run.study_id,
         seed=run.seed,
-        queries=len(outcomes),
+        queries=run.trials,
         seconds=(run.ended_at - run.started_at).total_seconds(),
-        best=float(best_so_far[-1]),
-        regrets=[float(b) for b in best_so_far - optimum()],
+        regret=sales.regret(_point(owner, run.study_id, run.recommendation.row)),
     )
 
 
-@cache
-def optimum() -> float:
-    """Return the smallest outcome of all records, which the demo knows because its data are public."""
-    return min(float(row[OUTCOME]) for row in csv.DictReader(io.StringIO(csv_bytes().decode())))
+def _point(owner: Owner, study_id: str, candidate: int) -> list[float]:
+    """Where a recommended place is: the owner opens the group, or the record of a place."""
+    study = owner.study(study_id)
+    if study.view.spec.release.mechanism == "groups":
+        return study.open_group(candidate).centre
+    record = study.open_record(candidate)
+    return [float(record[feature.column]) for feature in BOX]

@@ -1,7 +1,7 @@
 """`python -m demo`, as a newcomer runs it; where it only refuses, in forks.
 
-The demos of tuning and of groups run in this process, and their services in forks: that the demo starts interpreters is
-seen where it is played as a whole.
+The demo of tuning runs in this process, and its services in forks: that the demo starts interpreters is seen where
+it is played as a whole.
 """
 
 import csv
@@ -21,22 +21,15 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit import reconciliation
-from demo import groups, parties, report, story, tuning
-from demo.property_data import csv_bytes
+from demo import parties, places, report, story, tuning
+from demo.property_data import OUTCOME
 from service_kit.store.folder_lock import only_process
 from tests import postgres, processes
 
 ROOT = Path(__file__).parents[2]
-QUERIES = 12
-"""Of each run: a fifth of what the demo asks by default, more than its random first rows."""
-METHODS = (
-    "non-private GP-UCB",
-    "po_gp_ucb, r = ",
-    "gaussian",
-    "auto: planar_laplace",
-    "auto, ei",
-    "uniform random rows",
-)
+QUERIES = 10
+"""Of each run: a part of what the demo queries by default."""
+LEVELS = ("none", "epsilon 1", "epsilon 0.25")
 
 
 def _environment():
@@ -71,87 +64,96 @@ def played(tmp_path_factory):
     )
 
 
-@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
-def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
-    lines = played.text.splitlines()
-    for method in METHODS:
-        assert [line for line in lines if line.startswith(f"│ {method}")], method
-    assert any("4" in line and "no DP: as published, refuted" in line for line in lines)
-    numbers = [line.split("│")[-2].strip() for line in lines if line.startswith("│ uniform")]
-    assert numbers == [str(QUERIES)]
+SLOW = pytest.mark.slow(sibling="test_a_search_of_the_demo_finds_a_place_over_both_services")
+
+
+@SLOW
+def test_the_demo_prints_a_line_for_each_level_and_three_sentences(played):
+    lines = _rows(played.text)
+    assert [line.split("│")[1].strip() for line in lines] == list(LEVELS)
+    assert [line.split("│")[2].strip() for line in lines] == ["certain", "73 % at most", "56 % at most"]
+    assert all(line.split("│")[3].strip() in ("low risk", "notable risk") for line in lines[1:])  # a safe story
+    sentences = [line for line in played.text.splitlines() if re.match(r"\d\. ", line)]
+    assert [sentence[:2] for sentence in sentences] == ["1.", "2.", "3."]
+    assert sentences == [f"{i}. {each}" for i, each in enumerate(played.table["conclusions"], start=1)]
     assert "nan" not in played.text  # the spread of a single run
-    assert max(len(line) for line in lines if line.startswith("│")) <= 120
 
 
-@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
-def test_the_table_shows_what_an_attacker_rebuilds_of_each_release(played):
-    known_rows = {m["method"].partition(",")[0]: m["known_rows"] for m in played.table["methods"]}
-    cells = {line.split("│")[1].strip().partition(",")[0]: line.split("│")[4].strip() for line in _rows(played.text)}
-    assert cells.keys() == known_rows.keys()
-    for bare in ("non-private GP-UCB", "po_gp_ucb"):
-        assert cells[bare] == "100 %, exactly"
-        assert (known_rows[bare]["figure"], known_rows[bare]["low"] > 0.99) == (1.0, True)
-    for noisy in ("gaussian", "auto: planar_laplace", "auto"):
-        # noise of a third of Delta and more in each of three coordinates leaves one row in 1,000 this near at most
-        assert known_rows[noisy]["figure"] < 0.005
-        assert known_rows[noisy]["distance"] > 0.3
-        assert cells[noisy] == f"0 %, off by {known_rows[noisy]['distance']:.2g} Delta"
-    assert known_rows["auto: planar_laplace"]["distance"] < known_rows["gaussian"]["distance"]  # the smaller noise
-    assert (cells["uniform random rows"], known_rows["uniform random rows"]) == ("-", None)
+@SLOW
+def test_every_run_has_a_release_of_its_own_and_searches_differ_in_privacy_alone(played):
+    lines = played.table["methods"]
+    assert [line["method"] for line in lines] == [method.name for method in story.METHODS]
+    studies = [run["study_id"] for line in lines for run in line["runs"]]
+    assert len(set(studies)) == len(studies) == len(story.METHODS)
+    for line in lines:
+        (run,) = line["runs"]
+        assert (run["seed"], run["queries"]) == (0, QUERIES)
+        assert 0 <= run["regret"] == line["regret"] < 1
+    searches = [method for method in story.METHODS if not method.is_random]
+    assert (
+        len(
+            {
+                method.run("http://127.0.0.1:9", "std_0000000000000000", "t", 0)
+                .model_copy(update={"name": "-"})
+                .model_dump_json()
+                for method in searches
+            }
+        )
+        == 1
+    )
+
+
+def _played(regrets):
+    """Results of runs without services: by method, shares below the best."""
+    outcomes = {
+        method: [story.Outcome("run_1", "std_1", seed, 30, 1.0, share) for seed, share in enumerate(regrets[method])]
+        for method in story.METHODS
+    }
+    verdict = wire.Verdict(level="low", sentence="Low risk.")
+    return story.Played(outcomes, {epsilon: verdict for epsilon in story.LEVELS if epsilon is not None})
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-@pytest.mark.parametrize("runs", [1, 5])
-def test_the_table_shows_every_guarantee_in_a_narrow_terminal_too(width, runs):
-    """No word of a guarantee, of the rebuilt rows or of a regret is cut."""
-    finding = wire.Finding(
-        attack="known_rows", figure=0.0, low=0.0, high=0.01, confidence=0.95, unit="u", distance=0.67, sentence="s"
-    )
-    outcome = story.Outcome(run_id="run_1", seed=0, queries=60, seconds=1.0, best=4.875, regrets=[0.125])
-    methods = [
-        story.Method(name, "std_1", guarantee, story.EPSILON, finding, wire.GpUcb(name="gp_ucb"))
-        for name, guarantee in story.GUARANTEES.items()
-    ]
+def test_the_table_fits_a_narrow_terminal(width):
     shown = io.StringIO()
     console = report.Console(width=width, file=shown)
-    console.print(report.table({method: [outcome] * runs for method in methods}, width))
+    console.print(report.table(_played({method: [0.105, 0.311] for method in story.METHODS})))
     assert "…" not in shown.getvalue()
     assert max(len(line) for line in shown.getvalue().splitlines()) <= width
     words = set(shown.getvalue().replace("│", " ").split())
-    for guarantee in story.GUARANTEES.values():
-        assert set(guarantee.split()) <= words
-    for number in ("0.67", "0.125", "planar_laplace"):
-        assert number in words
+    assert {"73", "56", "21", "+-", "10", "low", "0.25"} <= words
 
 
-@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
-def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
-    assert [re.sub(r"= \d+", "= ", m["method"]) for m in played.table["methods"]] == list(METHODS)
-    cheapest = min(float(row["log10_price"]) for row in csv.DictReader(io.StringIO(csv_bytes().decode())))
-    for method in played.table["methods"]:
-        assert method.keys() >= {"method", "study_id", "epsilon", "guarantee", "known_rows", "best", "regret", "runs"}
-        (run,) = method["runs"]
-        assert (run["seed"], run["queries"], len(run["regrets"])) == (0, QUERIES, QUERIES)
-        assert all(a >= b >= 0 for a, b in zip(run["regrets"], run["regrets"][1:], strict=False))
-        # Which method wins is a matter of chance in one run: the row order is secret and drawn anew.
-        assert method["regret"] == run["regrets"][-1] == pytest.approx(run["best"] - cheapest, abs=1e-12)
-        assert run["seconds"] > 0
-        assert re.fullmatch(r"std_[0-9a-f]{16}", method["study_id"])
+def test_what_is_concluded_follows_from_the_figures():
+    good = {
+        method: [0.6 if method.is_random else {None: 0.0, "1": 0.05, "0.25": 0.4}[method.epsilon]]
+        for method in story.METHODS
+    }
+    first, second, third = report.conclusions(_played(good))
+    assert "a place 5 % below the best, and without privacy one 0 % below" in first
+    assert second.endswith("it is 40 % below, better than random places.")
+    assert third.endswith("more than 73 % sure of a sale.")
+    useless = good | {story.Method("0.25"): [0.7]}
+    assert report.conclusions(_played(useless))[1].endswith("70 % below, no better than random places.")
 
 
-@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
-def test_the_plot_is_an_image_with_a_line_for_every_method(played):
+def test_how_sure_anyone_gets_is_what_the_curator_says():
+    assert [round(100 * report.surest(epsilon)) for epsilon in ("1", "0.25")] == [73, 56]
+
+
+@SLOW
+def test_the_plot_is_an_image_with_both_ways_at_every_level(played):
     svg = ET.parse(played.folder / "regret.svg").getroot()  # refuses what is not well-formed
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
-    text = (played.folder / "regret.svg").read_text()
-    for method in METHODS:
-        assert method.strip("= ") in text
+    text = (played.folder / "regret.svg").read_text(encoding="utf-8")
+    for name in ("search", "random places", "no privacy", "epsilon 1", "epsilon 0.25"):
+        assert name in text
     assert len(text) > 5_000
 
 
-@pytest.mark.slow(sibling="test_the_demo_of_groups_finds_a_place_over_both_services")
+@SLOW
 def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
-    study, exchanges = played.table["methods"][0]["study_id"], []
+    study, exchanges = played.table["methods"][0]["runs"][0]["study_id"], []
     for name in ("curator", "modeler"):
         database = played.folder / name / "data" / f"{name}.sqlite"
         assert (f"schema {name}" if postgres.ON else str(database)) in played.text
@@ -169,8 +171,7 @@ def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     paths = [exchange["path"] for grant in exchanges[0].shared for exchange in exchanges[0].exchanges(grant)]
     about = [path for path in paths if path.startswith(f"/v1/studies/{study}")]
     assert compared == len(about)
-    # gp_ucb and random share the study, each under a grant of its own; random rows are one query
-    assert about.count(f"/v1/studies/{study}/queries") == QUERIES + 1
+    assert about.count(f"/v1/studies/{study}/queries") == QUERIES
 
 
 def _rows(text):
@@ -247,30 +248,30 @@ def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_be
     assert float(error) < 1e-3
 
 
-def test_the_demo_of_groups_finds_a_place_over_both_services(forked, tmp_path, monkeypatch, capsys):
-    """One method, few queries: the recommended group's regret, by the place that its owner opens."""
-    one_method = groups.methods()[1:2]
-    monkeypatch.setattr(groups, "QUERIES", 8)
-    monkeypatch.setattr(groups, "methods", lambda: one_method)
-    status = groups.main(["--runs", "1", "--json", str(tmp_path / "regrets.json")])
-    done = capsys.readouterr()
-    assert (status, done.err) == (0, "")
-    assert re.search(r"groups, epsilon = 1 +│ 1-DP of whole records", done.out)
-    (line,) = json.loads((tmp_path / "regrets.json").read_text())
-    assert (line["method"], line["epsilon"], len(line["regrets"])) == ("groups", "1", 1)
-    assert 0 <= line["regrets"][0] < 1.2
+def test_a_search_of_the_demo_finds_a_place_over_both_services(forked, tmp_path, monkeypatch):
+    """One method, few queries: the recommended place, as its owner opens it."""
+    search = (story.Method("1"),)
+    monkeypatch.setattr(story, "QUERIES", 8)
+    monkeypatch.setattr(story, "METHODS", search)
+    with parties.start_services(tmp_path / "services") as (curator, modeler):
+        played = story.play(curator, modeler, curator.url, range(1), lambda name, answered: None)
+    (outcome,) = played.outcomes[search[0]]
+    assert 0 <= outcome.regret < 1
+    assert played.verdicts["1"].level != "high"  # a safe story
 
 
-def test_every_method_of_the_demo_of_groups_has_the_same_promise_for_a_record():
-    """The charge of its release and of one answer: epsilon in all; and the groups are those of the sales."""
-    for method in groups.methods()[1:]:
+def test_a_study_of_the_demo_uses_as_much_epsilon_as_its_line_says_and_places_are_those_of_the_sales():
+    for method in story.METHODS:
         study = method.study("ds_0000000000000000")
-        spent = sum(wire.amount(part.epsilon) for part in (study.release, study.answers))
-        assert spent == wire.amount(method.epsilon) == wire.amount(study.budget.epsilon_per_row)
-    sales = groups.Sales()
+        if method.epsilon is None:
+            assert (study.release.mechanism, study.answers.mechanism) == ("identity", "none")
+            continue
+        used = sum(wire.amount(part.epsilon) for part in (study.release, study.answers))
+        assert used == wire.amount(method.epsilon) == wire.amount(study.budget.epsilon_per_row)
+    sales = places.Sales()
     assert sales.size.sum() == 21_613
-    best = int(np.argmax(np.where(sales.size >= groups.LEAST, sales.mean, -np.inf)))
+    best = int(np.argmax(np.where(sales.size >= places.LEAST, sales.mean, -np.inf)))
     rows = list(csv.DictReader(io.StringIO(sales.centres_csv().decode())))
-    at = max(rows, key=lambda row: float(row[groups.OUTCOME]))
-    assert float(at[groups.OUTCOME]) == sales.mean[best]
+    at = max(rows, key=lambda row: float(row[OUTCOME]))
+    assert float(at[OUTCOME]) == sales.mean[best]
     assert sales.regret([float(at["long"]), float(at["lat"])]) == 0
