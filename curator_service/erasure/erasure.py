@@ -106,19 +106,19 @@ def erase_again(db: Connection, context: ServiceContext, dataset_ids: Iterable[s
     for dataset_id in dataset_ids:
         with_id = store.registered(db, dataset_id)
         if with_id is not None and with_id.erased_at is None and with_id.deleted_at is None:
-            now = context.clock()
-            details = erase_in(db, dataset_id, stamp(now))
-            audit_log.append(db, "dataset.erased", actor="cli", now=now, details=details)
+            erased_at = context.clock()
+            details = erase_in(db, dataset_id, stamp(erased_at))
+            audit_log.append(db, "dataset.erased", actor="cli", now=erased_at, details=details)
 
 
 def _check(db: Connection, row: Any) -> None:
     if row.erased_at is not None:
         raise Erased(f"the dataset was erased already, at {moment(row.erased_at):%Y-%m-%d %H:%M} UTC")
     studies = store.studies_on(db, row.id)
-    tunings = [each for each in jobs.tunings_on(db, row.id) if each.state == "running"]
+    tunings = [row_of_use for row_of_use in jobs.tunings_on(db, row.id) if row_of_use.state == "running"]
     reasons = [
-        f"{what}: {', '.join(named(each) for each in under_way)}"
-        for what, under_way in (
+        f"{reason}: {', '.join(named(row_of_use) for row_of_use in under_way)}"
+        for reason, under_way in (
             ("these studies are open (close them first)", [s for s in studies if s.state == "open"]),
             ("these releases are being drawn", [s for s in studies if s.state == "releasing"]),
             ("these tunings are under way", tunings),

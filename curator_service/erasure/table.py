@@ -108,9 +108,9 @@ def _measurements(db: Connection, studies: Collection[str]) -> int:
     db.execute(update(inbox.measurements).where(of).values(state=ERASED, attempts=0, next_at=None, problem=None))
     db.execute(update(inbox.inquiries).where(inbox.inquiries.c.study_id.in_(studies)).values(lost=inbox.GONE, open=0))
     with unguarded(db, inbox.entries.name):
-        chosen = inbox.entries.c.measurement_id.in_(select(inbox.measurements.c.id).where(of))
+        of_entries = inbox.entries.c.measurement_id.in_(select(inbox.measurements.c.id).where(of))
         blank = {"value": None, "note": None, "reason": None, "salt": ""}
-        return int(db.execute(update(inbox.entries).where(chosen).values(blank)).rowcount)
+        return int(db.execute(update(inbox.entries).where(of_entries).values(blank)).rowcount)
 
 
 def _messages(db: Connection, studies: Collection[str], marker: bytes) -> int:
@@ -124,15 +124,15 @@ def _results(db: Connection, dataset_id: str) -> int:
     """Overwrite what tunings and private bounds released, and why a tuning failed; how many there were."""
     of = jobs.tunings.c.dataset_id == dataset_id
     tuned = db.execute(update(jobs.tunings).where(of).values(outcome=None, problem=None, salt="")).rowcount
-    drawn = db.execute(update(bounds).where(bounds.c.dataset_id == dataset_id).values(result=None)).rowcount
-    return int(tuned + drawn)
+    bound = db.execute(update(bounds).where(bounds.c.dataset_id == dataset_id).values(result=None)).rowcount
+    return int(tuned + bound)
 
 
-def _rewrite(db: Connection, table: Table, column: Any, identities: Iterable[str], **values: Any) -> int:
-    with unguarded(db, table.name):
+def _rewrite(db: Connection, rewritten: Table, column: Any, row_ids: Iterable[str], **values: Any) -> int:
+    with unguarded(db, rewritten.name):
         return sum(
-            int(db.execute(update(table).where(column == identity).values(values)).rowcount)
-            for identity in sorted(identities)
+            int(db.execute(update(rewritten).where(column == row_id).values(values)).rowcount)
+            for row_id in sorted(row_ids)
         )
 
 
@@ -140,11 +140,11 @@ def still_there(db: Connection, studies: Collection[str]) -> int:
     """How many entries of these studies hold anything that an erasure overwrites."""
     of = inbox.measurements.c.study_id.in_(studies)
     entry = inbox.entries
-    kept = and_(
+    holding = and_(
         entry.c.measurement_id.in_(select(inbox.measurements.c.id).where(of)),
         entry.c.value.is_not(None) | entry.c.note.is_not(None) | (entry.c.salt != ""),
     )
-    return int(db.execute(select(func.count()).select_from(entry).where(kept)).scalar_one())
+    return int(db.execute(select(func.count()).select_from(entry).where(holding)).scalar_one())
 
 
 def sweep_notes(db: Connection, before: str) -> list[int]:

@@ -227,14 +227,14 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     else:
         release = f"The release uses epsilon {_with_delta(text(costs.release), costs.failure)} for each {unit}."
     mean = getattr(spec.answers, "plays", "each") == "mean"
-    what = "The mean of a query's measurements of a record" if mean else "Each answer"
+    subject = "The mean of a query's measurements of a record" if mean else "Each answer"
     whose = "" if answers_add_up(spec) else ", of another person each time"
     if costs.answer is None:
         answer = "Answers are exact, so epsilon cannot count them."
     elif is_groups(spec):
         answer = _group_in_words(costs.release, costs.answer, of_row, of_study)
     else:
-        answer = f"{what} uses epsilon {text(costs.answer)}{whose}."
+        answer = f"{subject} uses epsilon {text(costs.answer)}{whose}."
     about = "group" if is_groups(spec) else unit
     sentence, k = f"{release} {answer} {_allowed(of_row, of_study, about)}", spec.rows_per_person
     if costs.answer and _corrections_cost_more(spec, of_row):
@@ -265,20 +265,20 @@ def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:
     total = None if of_study is None else f"{_answers(of_study, '')} in total"
     if of_row is None or of_row == of_study:
         return f"The caps allow {total}."
-    each = f"{_answers(of_row, '')} about each {unit}"
-    return f"The caps allow {each}{'' if total is None else f', and {total}'}."
+    about_one = f"{_answers(of_row, '')} about each {unit}"
+    return f"The caps allow {about_one}{'' if total is None else f', and {total}'}."
 
 
 def _group_in_words(release: int | None, answer: int, of_row: int | None, of_study: int | None) -> str:
     """What answers about groups cost: those about different groups cost no more than those about one of them."""
-    each = f"Each answer uses epsilon {text(answer)} for the records of its group."
+    about = f"Each answer uses epsilon {text(answer)} for the records of its group."
     if release is None:
-        return each
+        return about
     most = 1 if of_row is None else min(of_row, 1)
     first = text(release + most * answer)
     number = "" if of_study is None else f"{of_study} "
     return (
-        f"{each} A record is in one group: {number}answers about different groups use epsilon {first} of it in total, "
+        f"{about} A record is in one group: {number}answers about different groups use epsilon {first} of it in total, "
         "with the release."
     )
 

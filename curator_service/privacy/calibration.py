@@ -184,8 +184,8 @@ def slope_of_row(epsilon: Decimal, delta: float | None, d: int, rows: int) -> De
 
     The rows' noise is independent, so that their epsilons and deltas add up.
     """
-    each = _DOWN.divide(epsilon, Decimal(rows))
-    return each if delta is None or each < EPSILON_MIN else planar_slope(each, delta / rows, d)
+    row_epsilon = _DOWN.divide(epsilon, Decimal(rows))
+    return row_epsilon if delta is None or row_epsilon < EPSILON_MIN else planar_slope(row_epsilon, delta / rows, d)
 
 
 def delta_of(slope: float, epsilon: float, d: int, about: float) -> float:

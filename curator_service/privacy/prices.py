@@ -61,8 +61,8 @@ def text(amount: int) -> str:
     >>> text(units("0.30")), text(0)
     ('0.3', '0')
     """
-    whole, part = divmod(amount, UNITS)
-    return f"{whole}.{part:012d}".rstrip("0") if part else str(whole)
+    whole, fraction = divmod(amount, UNITS)
+    return f"{whole}.{fraction:012d}".rstrip("0") if fraction else str(whole)
 
 
 def exact(amount: Decimal) -> str:
@@ -71,8 +71,8 @@ def exact(amount: Decimal) -> str:
     >>> exact(Decimal("1e-6")), exact(Decimal("2.50")), exact(Decimal(0))
     ('0.000001', '2.5', '0')
     """
-    text = f"{amount:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    digits = f"{amount:f}"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
 EXACT = Context(prec=400, rounding=ROUND_CEILING)

@@ -79,14 +79,17 @@ def private_quantiles(
     check_finite(columns)
     if not (columns.ndim == 2 and len(outer) == columns.shape[1] and len(columns) and alphas):
         raise ValueError("quantiles need values, and an outer range for each column")
-    each = share(epsilon, len(outer) * len(alphas))
-    drawn = np.array(
+    draw_epsilon = share(epsilon, len(outer) * len(alphas))
+    quantiles = np.array(
         [
-            [_draw(np.clip(column, kept.lower, kept.upper), kept, alpha, each, records) for alpha in alphas]
-            for column, kept in zip(columns.T, outer, strict=True)
+            [
+                _draw(np.clip(column, bounds.lower, bounds.upper), bounds, alpha, draw_epsilon, records)
+                for alpha in alphas
+            ]
+            for column, bounds in zip(columns.T, outer, strict=True)
         ]
     )
-    return np.sort(drawn, axis=1)
+    return np.sort(quantiles, axis=1)
 
 
 def _draw(values: Vector, outer: Outer, alpha: float, epsilon: Decimal, records: int) -> float:

@@ -50,15 +50,15 @@ def of_forecast(points: Sequence[ForecastPoint], epsilon: Decimal) -> str | None
         max((e for e in levels if e <= epsilon), default=None),
         min((e for e in levels if e >= epsilon), default=None),
     }
-    chosen = [levels[e] for e in sorted(e for e in near if e is not None)]
+    near_points = [levels[e] for e in sorted(e for e in near if e is not None)]
     chance = next((point.regret for point in points if point.mechanism == "random_rows"), None)
-    if not chosen or chance is None:
+    if not near_points or chance is None:
         return None
-    gaps = ", ".join(f"{_gap(point.regret)} at epsilon {point.epsilon}" for point in chosen)
+    gaps = ", ".join(f"{_gap(point.regret)} at epsilon {point.epsilon}" for point in near_points)
     text = (
         f"Forecast: a search ends {gaps} standard deviations short of the best record, random records {_gap(chance)}."
     )
-    if all(point.better_than_chance is False for point in chosen):
+    if all(point.better_than_chance is False for point in near_points):
         return f"{text} That is no better than chance, as far as the forecast can tell."
     return text
 

@@ -113,19 +113,19 @@ def not_tried(
     small = [attack for attack in applicable[:-1] if attack in tried.findings and tried.findings[attack] is None]
     if not missing and not small:
         return None
-    parts = []
+    why_not = []
     if missing:
         first = [] if tried.assessment is not None else ["what the data make of the release"]
         why = tried.fault or (
             f"a preview ends after {deadline_s:g} s, and this study is too wide or the machine too busy for it"
         )
-        parts.append(f"{', '.join(first + missing)} ({why})")
+        why_not.append(f"{', '.join(first + missing)} ({why})")
     if small:
         why = "they need more records than the study has, or than a preview draws of a study as wide"
-        parts.append(f"{', '.join(small)} ({why})")
+        why_not.append(f"{', '.join(small)} ({why})")
     return (
-        f"Not tried: {'; '.join(parts)}. On the curator's machine, `blindopt-curator attack STUDY` takes more records, "
-        "and its time."
+        f"Not tried: {'; '.join(why_not)}. On the curator's machine, `blindopt-curator attack STUDY` takes more "
+        "records, and its time."
     )
 
 

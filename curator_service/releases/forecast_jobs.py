@@ -161,11 +161,11 @@ class Forecasts(Jobs[Reply]):
         """The raw feature columns of ``inputs.n`` rows of a dataset, chosen at random: (rows, features)."""
         with self._context.database.read() as db:
             names = store.column_names(store.find(db, store.datasets, dataset_id))
-            kept = kept_records(db, self._vault, dataset_id)
+            records = kept_records(db, self._vault, dataset_id)
         values = self._vault.dataset(dataset_id)
-        chosen = kept[entropy.sample(len(kept), min(inputs.n, len(kept)))]
+        sample = records[entropy.sample(len(records), min(inputs.n, len(records)))]
         columns = [names.index(feature.column) for feature in inputs.study.features]
-        sampled: Matrix = values[chosen][:, columns]
+        sampled: Matrix = values[sample][:, columns]
         return sampled
 
     def _notify(self, db: Connection, row: Any) -> None:

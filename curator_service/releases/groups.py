@@ -26,7 +26,7 @@ def group_entries(
     """Groups of a released study by candidate: public values, what was released, and what it has cost."""
     counts = released.report.counts
     assert counts is not None
-    spent, middles = ledger_lines.row_balances(db, study_id, set(rows)), centres(vault, released, rows)
+    balances, middles = ledger_lines.row_balances(db, study_id, set(rows)), centres(vault, released, rows)
     lower, upper = _bounds(vault, released, rows)
     return [
         wire.GroupEntry(
@@ -35,7 +35,7 @@ def group_entries(
             centre=centre,
             lower=low,
             upper=high,
-            spent=text(spent[row].total if row in spent else 0),
+            spent=text(balances[row].total if row in balances else 0),
         )
         for row, centre, low, high in zip(rows, middles.tolist(), lower, upper, strict=True)
     ]
@@ -75,8 +75,8 @@ def _bounds(vault: Vault, released: Released, rows: list[int]) -> tuple[_Bounds,
     mechanism = _mechanism(released.spec)
     if not isinstance(mechanism.cells, wire.GridCells):
         return [None] * len(rows), [None] * len(rows)
-    parts, (lower, upper) = mechanism.parts_of(_scaled(vault, released, rows)), mechanism.bounds()
-    return lower[parts].tolist(), upper[parts].tolist()
+    cells, (lower, upper) = mechanism.parts_of(_scaled(vault, released, rows)), mechanism.bounds()
+    return lower[cells].tolist(), upper[cells].tolist()
 
 
 def _scaled(vault: Vault, released: Released, rows: list[int]) -> Matrix:

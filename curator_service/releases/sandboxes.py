@@ -56,8 +56,8 @@ class Sandboxes:
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         key, _ = self._context.idempotency.key_of(request)
-        made = self._made(replace(request, key=f"sandbox of {sha256(key.encode())}"), study_id)
-        return self._releases.release(request, wire.StudyOwnerView.model_validate_json(made.body).id)
+        draft = self._made(replace(request, key=f"sandbox of {sha256(key.encode())}"), study_id)
+        return self._releases.release(request, wire.StudyOwnerView.model_validate_json(draft.body).id)
 
     def _made(self, request: RequestContext, study_id: str) -> StoredReply:
         """The reply with the draft of the sandbox, which is made once for this key."""
@@ -121,15 +121,15 @@ class Sandboxes:
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
         spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
         choice_of(spec)
-        study_id, text = new_id("std"), spec.model_dump_json()
-        now = stamp(self._context.clock())
-        values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": text, "created_at": now}
+        study_id, body = new_id("std"), spec.model_dump_json()
+        created_at = stamp(self._context.clock())
+        values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": body, "created_at": created_at}
         store.insert(db, store.studies, id=study_id, **values)
         details = {
             "study_id": study_id,
             "dataset_id": spec.dataset_id,
             "mechanism": spec.release.mechanism,
-            "spec_sha256": sha256(text.encode()),
+            "spec_sha256": sha256(body.encode()),
             "sandbox_of": source,
         }
         return Effect(owner_view(db, study_id), "study.created", details)

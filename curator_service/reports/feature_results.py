@@ -181,6 +181,6 @@ def _relevance(spec: wire.StudyCreate, values: Matrix, answered: _Answered) -> t
     if gain <= NATS_A_PARAMETER * (d + 2):
         return None, "These answers do not show yet which features matter: their mean predicts them about as well."
     hyper = fitted.hyper
-    parts = points.var(axis=0) / np.array(hyper.lengthscales or (hyper.lengthscale,)) ** 2
-    total = float(parts.sum())
-    return [float(part) / total if total > 0 else 0.0 for part in parts], None
+    shares = points.var(axis=0) / np.array(hyper.lengthscales or (hyper.lengthscale,)) ** 2
+    total = float(shares.sum())
+    return [float(share) / total if total > 0 else 0.0 for share in shares], None

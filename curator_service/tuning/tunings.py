@@ -239,13 +239,15 @@ class Tunings(Jobs[Reply]):
 
     def _source(self, dataset: Any, score: wire.LogisticScore, role: str, withheld: list[int]) -> Source:
         columns = store.column_names(dataset)
-        wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
-        wanted.append(("score.label", score.label))
+        requested_columns = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
+        requested_columns.append(("score.label", score.label))
         message = f"the {role} dataset has no such column: name columns that both datasets have"
-        faults: list[Fault] = [{"field": field, "message": message} for field, name in wanted if name not in columns]
+        faults: list[Fault] = [
+            {"field": field, "message": message} for field, name in requested_columns if name not in columns
+        ]
         if faults:
             raise Invalid.of(faults)
-        used = [columns.index(name) for _, name in wanted]
+        used = [columns.index(name) for _, name in requested_columns]
         return Source(file=self._vault.records(dataset.id), columns=used, withheld=withheld)
 
     def _check_classes(self, training: Source, score: wire.LogisticScore) -> None:

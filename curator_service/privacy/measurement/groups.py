@@ -40,8 +40,8 @@ def steps(values: Vector, answers: LaplaceAnswers) -> int:
     """The sum of ``values`` (m,) about the centre, each clipped to C, in whole steps. Raises NumericalFailure."""
     check_finite(values)
     offsets = np.clip(values - answers.centre, -answers.bound, answers.bound)
-    each = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
-    return int(each.astype(np.int64).sum())
+    rounded = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
+    return int(rounded.astype(np.int64).sum())
 
 
 @dataclass(frozen=True, slots=True)

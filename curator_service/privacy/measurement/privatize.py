@@ -72,8 +72,8 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
 
 def _released_means(offsets: Vector, counts: list[int], spec: StudyCreate) -> Vector:
     """The randomized means of the first ``counts[0]`` clipped offsets, of the next ``counts[1]``, and so on."""
-    parts = np.split(offsets, np.cumsum(counts)[:-1])
-    means = np.array([math.fsum(part) / len(part) for part in parts])
+    by_item = np.split(offsets, np.cumsum(counts)[:-1])
+    means = np.array([math.fsum(of_item) / len(of_item) for of_item in by_item])
     # One draw for all means that have the same noise.
     shares = np.ones(len(counts)) if answers_add_up(spec) else np.array(counts)
     for share in sorted(set(shares.tolist())):

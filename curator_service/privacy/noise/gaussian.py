@@ -81,15 +81,15 @@ def integers(count: int, scale: float) -> Integers:
     width = 0  # m
     while 2.0**width < _BLOCK_MIN * scale:
         width += 1
-    drawn: list[Integers] = [np.empty(0, np.int64)]
+    batches: list[Integers] = [np.empty(0, np.int64)]
     missing = count
     while missing > 0:
         # Those that are kept are independent, so it does not matter how many are proposed at once.
         negative, block, size = proposals(min(4 * missing + 8, _TOGETHER), width)
-        kept = keep(block, size, scale) & ~(negative & (size == 0))
-        drawn.append(np.where(negative, -size, size)[kept][:missing])
-        missing -= len(drawn[-1])
-    noise = np.concatenate(drawn)
+        accepted = keep(block, size, scale) & ~(negative & (size == 0))
+        batches.append(np.where(negative, -size, size)[accepted][:missing])
+        missing -= len(batches[-1])
+    noise = np.concatenate(batches)
     if noise.size and max(noise.max(), -noise.min()) >= EXACT:  # 2^12 standard deviations: a chance of exp(-2^23)
         raise NumericalFailure("noise beyond the range of integers: nothing was drawn")
     return noise
@@ -116,11 +116,11 @@ def keep(block: Integers, size: Integers, scale: float) -> NDArray[np.bool_]:
     low, high = np.exp(exponent - error), np.exp(exponent + error) + EXP_ERROR
     words = _words(len(size)) >> np.uint64(64 - BITS)
     uniform = words.astype(np.float64) * 2.0**-BITS
-    kept = uniform + 2.0**-BITS <= low
-    for index in np.flatnonzero(~kept & (uniform < high) | (size >= EXACT)):
+    accepted = uniform + 2.0**-BITS <= low
+    for index in np.flatnonzero(~accepted & (uniform < high) | (size >= EXACT)):
         exactly = partial(probability, int(block[index]), int(size[index]), scale)
-        kept[index] = surely_below(int(words[index]), exactly)
-    return np.asarray(kept)
+        accepted[index] = surely_below(int(words[index]), exactly)
+    return np.asarray(accepted)
 
 
 def probability(block: int, size: int, scale: float, digits: int) -> tuple[Fraction, Fraction]:

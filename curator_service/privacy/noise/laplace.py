@@ -48,13 +48,13 @@ def integers(count: int, scale: float) -> Integers:
     """
     if not SCALE_MIN <= scale <= SCALE_MAX:
         raise ValueError("noise needs a positive scale of at most 2^57 lattice steps")
-    drawn = _signed(min(count, _TOGETHER), scale)
-    if len(drawn) == count:
-        return drawn
-    parts = [drawn]
-    while (missing := count - sum(map(len, parts))) > 0:
-        parts.append(_signed(min(missing, _TOGETHER), scale))
-    return np.concatenate(parts)
+    first = _signed(min(count, _TOGETHER), scale)
+    if len(first) == count:
+        return first
+    batches = [first]
+    while (missing := count - sum(map(len, batches))) > 0:
+        batches.append(_signed(min(missing, _TOGETHER), scale))
+    return np.concatenate(batches)
 
 
 def _signed(count: int, scale: float) -> Integers:

@@ -127,9 +127,9 @@ def vectors(d: int, count: int, scale: float) -> Integers:
         # Kept pairs are independent, so it does not matter how many are proposed at once.
         proposed = math.ceil(1.05 * missing / share) + 4
         pairs = np.hstack([vectors(a, proposed, scale), vectors(b, proposed, scale)])
-        kept = pairs[keep(pairs, a, scale)][:missing]
-        blocks.append(kept)
-        missing -= len(kept)
+        accepted = pairs[keep(pairs, a, scale)][:missing]
+        blocks.append(accepted)
+        missing -= len(accepted)
     return np.concatenate(blocks) if blocks else np.empty((0, d), np.int64)
 
 
@@ -138,17 +138,17 @@ def keep(pairs: Integers, a: int, scale: float) -> NDArray[np.bool_]:
     d = pairs.shape[1]
     real = pairs.astype(np.float64)
     first, second = (real[:, :a] ** 2).sum(axis=1), (real[:, a:] ** 2).sum(axis=1)
-    whole, parts = np.sqrt(d * (first + second)), np.sqrt(a * first) + np.sqrt((d - a) * second)
-    error = (d + 8) * 2.0**-BITS * (whole + parts) / scale + EXP_ERROR
-    exponent = (parts - whole) / scale
+    whole, halves = np.sqrt(d * (first + second)), np.sqrt(a * first) + np.sqrt((d - a) * second)
+    error = (d + 8) * 2.0**-BITS * (whole + halves) / scale + EXP_ERROR
+    exponent = (halves - whole) / scale
     low, high = np.exp(exponent - error), np.exp(exponent + error) + EXP_ERROR
     words = np.frombuffer(os.urandom(8 * len(pairs)), dtype=np.uint64) >> np.uint64(64 - BITS)
     uniform = words.astype(np.float64) * 2.0**-BITS
-    kept = uniform + 2.0**-BITS <= low
-    unsure = ~kept & (uniform < high) | (np.abs(real).max(axis=1) >= EXACT)
+    accepted = uniform + 2.0**-BITS <= low
+    unsure = ~accepted & (uniform < high) | (np.abs(real).max(axis=1) >= EXACT)
     for index in np.flatnonzero(unsure):
-        kept[index] = surely_below(int(words[index]), partial(probability, pairs[index].tolist(), a, scale))
-    return np.asarray(kept)
+        accepted[index] = surely_below(int(words[index]), partial(probability, pairs[index].tolist(), a, scale))
+    return np.asarray(accepted)
 
 
 def probability(pair: list[int], a: int, scale: float, digits: int) -> tuple[Fraction, Fraction]:
@@ -168,9 +168,9 @@ def probability(pair: list[int], a: int, scale: float, digits: int) -> tuple[Fra
     d, exact = len(pair), Context(prec=digits)
     first, second = sum(x * x for x in pair[:a]), sum(x * x for x in pair[a:])
     whole = exact.sqrt(Decimal(d * (first + second)))
-    parts = exact.add(exact.sqrt(Decimal(a * first)), exact.sqrt(Decimal((d - a) * second)))
-    exponent = exact.divide(exact.subtract(parts, whole), Decimal(scale))
-    error = 2 * Fraction(10) ** (1 - digits) * (Fraction(exact.add(parts, whole)) / Fraction(scale) + 1)
+    halves = exact.add(exact.sqrt(Decimal(a * first)), exact.sqrt(Decimal((d - a) * second)))
+    exponent = exact.divide(exact.subtract(halves, whole), Decimal(scale))
+    error = 2 * Fraction(10) ** (1 - digits) * (Fraction(exact.add(halves, whole)) / Fraction(scale) + 1)
     return Fraction(exact.exp(exponent)), error
 
 

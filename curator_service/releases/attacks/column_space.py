@@ -85,11 +85,11 @@ def _meaning(bound: float, runs: int, public: Public, d: int, alpha: float) -> s
         return "a coin might have done as well, which says nothing of other attackers"
     if public.epsilon is None:
         return f"no claim of an epsilon below {bound:.2g} could be true"
-    text = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
+    clause = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
     to_refute = 2 * to_contradict(float(public.epsilon), public.delta, alpha)
     if bound <= float(public.epsilon) and runs < to_refute:
-        text += f"; too few trials to tell more: it takes {about(to_refute)} without a fault to contradict the claim"
-    return text
+        clause += f"; too few trials to tell more: it takes {about(to_refute)} without a fault to contradict the claim"
+    return clause
 
 
 def implied(first: Vector, second: Vector, fair: float, delta: float, alpha: float = ALPHA) -> float:

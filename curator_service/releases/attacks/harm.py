@@ -65,9 +65,9 @@ def verdict(findings: Sequence[Finding], *, complete: bool = True) -> Verdict | 
     if not findings:
         return None
     worst = judged(findings)[0]
-    rest = "" if complete else " Not every attack was tried."
+    incomplete = "" if complete else " Not every attack was tried."
     if level(worst) == "low":
-        return Verdict(level="low", sentence=_LOW + rest)
+        return Verdict(level="low", sentence=_LOW + incomplete)
     share = worst.success or 0.0
     said = _HEADLINES[worst.attack].format(share=percent(share), rest=percent(1 - share))
     if worst.attack == "averaging" and share == 1:
@@ -75,4 +75,4 @@ def verdict(findings: Sequence[Finding], *, complete: bool = True) -> Verdict | 
         if ENDLESS in worst.sentence:
             said = "no cap limits the answers, so the vendor can query until it knows an outcome as exactly as it likes"
     grade = level(worst)
-    return Verdict(level=grade, sentence=f"{grade.capitalize()} risk: {said}.{rest}")
+    return Verdict(level=grade, sentence=f"{grade.capitalize()} risk: {said}.{incomplete}")

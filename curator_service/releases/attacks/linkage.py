@@ -26,8 +26,8 @@ def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.
     links = _links_needed(scene)
     if links is None:
         return None
-    chosen = rng.permutation(len(scene.x))
-    mine, others = chosen[:links], chosen[links:]
+    order = rng.permutation(len(scene.x))
+    mine, others = order[:links], order[links:]
     ways = forward(scene.x[mine], scene.z[mine], shows_x=scene.public.shows_x, rotated=scene.public.rotated)
 
     def hits(way: Map, judged: NDArray[np.int64]) -> int:
@@ -40,11 +40,11 @@ def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.
     right = hits(best, targets)
     low, high = clopper_pearson(right, len(targets))
     learnt = f"and knows which candidates {links} others are " if links else ""
-    part = scene.tried_on if len(whole) < scene.of else ""
+    tried_on = scene.tried_on if len(whole) < scene.of else ""
     sentence = (
         f"An attacker who has {len(targets)} records {learnt}finds the candidate of "
         f"{percent(right / len(targets))} of them, among {len(whole):,} candidates. A blind guess would find "
-        f"{percent(1 / len(whole))}.{part}"
+        f"{percent(1 / len(whole))}.{tried_on}"
     )
     return Finding(
         attack="linkage",

@@ -19,8 +19,8 @@ def affine(source: Matrix, target: Matrix, penalty: float = 0.0) -> Map:
     """
     mean, to = source.mean(axis=0), target.mean(axis=0)
     u, s, vt = np.linalg.svd(source - mean, full_matrices=False)
-    kept = s > _RANK * s.max(initial=0.0)
-    gain = np.divide(s, s**2 + penalty, out=np.zeros_like(s), where=kept)
+    informative = s > _RANK * s.max(initial=0.0)
+    gain = np.divide(s, s**2 + penalty, out=np.zeros_like(s), where=informative)
     slope = (vt.T * gain) @ (u.T @ (target - to))
     return lambda rows: to + (rows - mean) @ slope
 

@@ -34,8 +34,8 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     ways = forward(inside[:links], z[:links], shows_x=public.shows_x, rotated=public.rotated)
     members, cut = inside[links : links + count], count // 2
 
-    def near(way: Map, part: slice) -> tuple[Vector, Vector]:
-        return nearest(way(members[part]), z[links:])[1], nearest(way(outside[part]), z[links:])[1]
+    def near(way: Map, judged_rows: slice) -> tuple[Vector, Vector]:
+        return nearest(way(members[judged_rows]), z[links:])[1], nearest(way(outside[judged_rows]), z[links:])[1]
 
     # Among equally good maps prefer the later one, which was fitted to less.
     learnt = [(way, *threshold(*near(way, slice(cut)))) for way in reversed(ways.values())]
@@ -74,7 +74,9 @@ def threshold(inside: Vector, outside: Vector) -> tuple[float, float]:
     the distance was chosen by it.
     """
     scores = np.unique(np.concatenate([inside, outside]))
-    below = [np.searchsorted(np.sort(part), scores, side="right") / len(part) for part in (inside, outside)]
+    below = [
+        np.searchsorted(np.sort(distances), scores, side="right") / len(distances) for distances in (inside, outside)
+    ]
     advantage = below[0] - below[1]
     best = int(np.argmax(advantage))
     return float(scores[best : best + 2].mean()), float(advantage[best])

@@ -235,8 +235,8 @@ def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
 
 
 def _in_fields(fits: list[Fit]) -> dict[str, Any]:
-    statistics = [{"statistic": each.statistic, "p": each.p} for each in fits]
-    return {"statistics": statistics, "contradicts": any(each.contradicts for each in fits)}
+    statistics = [{"statistic": fit.statistic, "p": fit.p} for fit in fits]
+    return {"statistics": statistics, "contradicts": any(fit.contradicts for fit in fits)}
 
 
 def _version(package: str) -> str:

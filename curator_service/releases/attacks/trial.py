@@ -57,8 +57,8 @@ def findings(
     row_seconds: float | None = None,
 ) -> list[Finding]:
     """Findings of every attack that applies, in the order of ``ATTACKS``; arguments as of ``one_by_one``."""
-    each = dict(one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds))
-    return [finding for attack in ATTACKS if (finding := each.get(attack)) is not None]
+    by_attack = dict(one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds))
+    return [finding for attack in ATTACKS if (finding := by_attack.get(attack)) is not None]
 
 
 def one_by_one(
@@ -112,29 +112,29 @@ def _study(
     seconds: float,
     row_seconds: float | None,
 ) -> _Study:
-    public, count, each = Public.of(spec, mechanism), ROWS, 0.0
+    public, count, draw_seconds = Public.of(spec, mechanism), ROWS, 0.0
     if public.noise_sd:
-        each = row_seconds or _row_seconds(mechanism, rows.d)
-        count = int(np.clip(_SCENE * seconds / each, 2, ROWS))
+        draw_seconds = row_seconds or _row_seconds(mechanism, rows.d)
+        count = int(np.clip(_SCENE * seconds / draw_seconds, 2, ROWS))
     x = _rows_at(rows, entropy.choose_rows(rows.n, count))
     if len(x) < rows.n:
         try:
             mechanism.assess(as_rows(x))
         except ReleaseImpossible:
             x = _rows_at(rows, entropy.choose_rows(rows.n, _MORE * count))
-    return _Study(spec, mechanism, public, outcomes, x, rows.n, each, rng, seconds)
+    return _Study(spec, mechanism, public, outcomes, x, rows.n, draw_seconds, rng, seconds)
 
 
 def _rows_at(rows: ScaledRows, row_numbers: NDArray[np.int64]) -> Matrix:
-    chosen = replace(rows, order=rows.order[row_numbers])
-    return np.concatenate([block for _, block in chosen.blocks()])
+    sample = replace(rows, order=rows.order[row_numbers])
+    return np.concatenate([block for _, block in sample.blocks()])
 
 
 def _row_seconds(mechanism: Mechanism, d: int) -> float:
     draw(mechanism, np.zeros((2, d)))  # the first draw loads the noise library
-    begun = time.perf_counter()
+    started_s = time.perf_counter()
     draw(mechanism, np.zeros((32, d)))
-    return max((time.perf_counter() - begun) / 32, 1e-6)
+    return max((time.perf_counter() - started_s) / 32, 1e-6)
 
 
 def _on_scene(
@@ -155,9 +155,9 @@ def _on_more(study: _Study) -> Iterator[tuple[str, Finding | None]]:
     if study.row_seconds:
         runs = int(np.clip(_NEIGHBOURS * seconds / 2 / study.row_seconds, 200, runs))
 
-    def neighbours(part: Matrix) -> Finding | None:
+    def neighbours(x_part: Matrix) -> Finding | None:
         attack = column_space.attack
-        return attack(part, study.mechanism, public, study.rng, runs_of_a_row=runs, seconds=_SPACES * seconds)
+        return attack(x_part, study.mechanism, public, study.rng, runs_of_a_row=runs, seconds=_SPACES * seconds)
 
     yield "column_space", _if_possible(lambda: neighbours(few)) or _if_possible(lambda: neighbours(x))
     yield "membership", _if_possible(lambda: membership.attack(x, study.mechanism, public, study.rng, study.n))

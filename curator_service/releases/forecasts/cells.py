@@ -78,10 +78,10 @@ def cells_of(study: StudyCreate, forecast: ForecastCreate) -> list[Cell]:
     if isinstance(study.release, GroupsRelease):
         if forecast.mechanisms != ["auto"]:
             raise Invalid.at("mechanisms", "a study of groups is forecast by itself: leave the mechanisms out")
-        return [*cells, *(_of_groups(study, levels[amount(text)]) for text in dict.fromkeys(forecast.epsilons))]
+        return [*cells, *(_of_groups(study, levels[amount(level)]) for level in dict.fromkeys(forecast.epsilons))]
     for name in dict.fromkeys(forecast.mechanisms):
         index = forecast.mechanisms.index(name)
-        for epsilon in dict.fromkeys(levels[amount(text)] for text in forecast.epsilons):
+        for epsilon in dict.fromkeys(levels[amount(level)] for level in forecast.epsilons):
             if name != "identity":
                 cells.append(_cell(study, name, epsilon, index))
     return cells
@@ -131,24 +131,32 @@ def _mechanism(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
 
 def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
     """The release by mechanism ``name`` at this level, with the study's own Delta, delta and r where it has them."""
-    own, d = study.release, len(study.features)
-    shared: dict[str, Any] = {"mechanism": name, "epsilon": epsilon, "sensitivity": getattr(own, "sensitivity", 1.0)}
-    own_delta = getattr(own, "delta", None)
+    of_study, d = study.release, len(study.features)
+    shared: dict[str, Any] = {
+        "mechanism": name,
+        "epsilon": epsilon,
+        "sensitivity": getattr(of_study, "sensitivity", 1.0),
+    }
+    own_delta = getattr(of_study, "delta", None)
     delta = FAILURE_PROBABILITY if own_delta is None else own_delta
     match name:
         case "auto":  # without a delta it takes pure epsilon-DP alone, as the study would
             return AutoRelease(delta=own_delta, **shared)
         case "planar_laplace":
-            return PlanarLaplaceRelease(delta=own_delta if isinstance(own, PlanarLaplaceRelease) else None, **shared)
+            return PlanarLaplaceRelease(
+                delta=own_delta if isinstance(of_study, PlanarLaplaceRelease) else None, **shared
+            )
         case "gaussian":
             return GaussianRelease(delta=delta, **shared)
         case "gaussian_projection":
             if d < PROJECTED_FEATURES_MIN:
                 raise Invalid(f"gaussian_projection is for {PROJECTED_FEATURES_MIN} features or more")
-            r = own.r if isinstance(own, GaussianProjectionRelease) else PROJECTION_COLUMNS
+            r = of_study.r if isinstance(of_study, GaussianProjectionRelease) else PROJECTION_COLUMNS
             return GaussianProjectionRelease(delta=delta, r=r, **shared)
         case _:
-            r = own.r if isinstance(own, PoGpUcbRelease) else 1  # by the paper's rule, once the rows are known
+            r = (
+                of_study.r if isinstance(of_study, PoGpUcbRelease) else 1
+            )  # by the paper's rule, once the rows are known
             return PoGpUcbRelease(delta=delta, r=r, acknowledge_refuted=True, **shared)
 
 

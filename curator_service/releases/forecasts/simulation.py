@@ -158,8 +158,8 @@ class _GroupSimulation(_Simulation):
         self, worlds: list[_World], forecast: ForecastCreate, rows: ScaledRows, seed: int, of: Groups, records: int
     ) -> None:
         centres = of.centres() if of.private is None else of.private.start()
-        parts = np.concatenate([of.parts_of(block, centres) for _, block in rows.blocks()])
-        sizes = np.rint(np.bincount(parts, minlength=len(centres)) * (records / rows.n)).astype(np.int64)
+        cells = np.concatenate([of.parts_of(block, centres) for _, block in rows.blocks()])
+        sizes = np.rint(np.bincount(cells, minlength=len(centres)) * (records / rows.n)).astype(np.int64)
         there = np.flatnonzero(sizes)
         if len(there) > forecast.rows_max:
             there = np.sort(np.random.default_rng([seed, _PAIRS]).choice(there, forecast.rows_max, replace=False))
@@ -179,18 +179,18 @@ class _GroupSimulation(_Simulation):
         """The point of a level, from fresh numbers of records for each function and a run of GP-UCB for each kernel."""
         regrets = np.empty((len(self._worlds), self._count))
         for number in range(self._count):
-            kept, variance = np.arange(len(self._x)), 0.0
+            offered, variance = np.arange(len(self._x)), 0.0
             if isinstance(mechanism, Groups):
                 assert cell.answers is not None
                 noisy = self._noisy(mechanism, number)
-                kept = mechanism.chosen(noisy)
-                median = int(np.median(np.array(noisy)[kept]))
+                offered = mechanism.chosen(noisy)
+                median = int(np.median(np.array(noisy)[offered]))
                 variance = cell.answers.variance(median)
             for i, world in enumerate(self._worlds):
                 f, of_y = self._f[i][number], max(variance, _LEAST_NOISE * world.kernel.variance)
                 noise, ties = np.sqrt(of_y) * self._noise[number], self._rng(_TIES, number)
-                regret = gp_ucb_regret(self._x[kept], f[kept], noise, world.kernel, of_y, ties)
-                regrets[i, number] = regret + float(f.max() - f[kept].max())
+                regret = gp_ucb_regret(self._x[offered], f[offered], noise, world.kernel, of_y, ties)
+                regrets[i, number] = regret + float(f.max() - f[offered].max())
             on_progress((number + 1) / self._count)
         return self._point(cell.name, mechanism.name, cell.epsilon, None, None, list(regrets))
 
@@ -254,8 +254,8 @@ def draw_functions(points: Matrix, kernel: Kernel, count: int, rng: np.random.Ge
             factor = cholesky(covariance, lower=True, check_finite=False)
         except np.linalg.LinAlgError:
             continue
-        drawn: Matrix = (factor @ rng.standard_normal((len(points), count))).T
-        return np.ascontiguousarray(drawn)
+        functions: Matrix = (factor @ rng.standard_normal((len(points), count))).T
+        return np.ascontiguousarray(functions)
     raise NumericalFailure("the kernel matrix of the records cannot be factorized: check the kernel's lengthscale")
 
 

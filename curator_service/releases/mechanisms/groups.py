@@ -131,9 +131,9 @@ class Groups(Mechanism):
         if isinstance(self.cells, GridCells):
             widths = np.array([(f.upper - f.lower) / f.unit for f in self.features])
             shape = np.array(self.cells.parts)
-            each = np.clip(np.floor((x / widths + 0.5) * shape).astype(np.int64), 0, shape - 1)
-            parts: NDArray[np.int64] = np.ravel_multi_index(tuple(each.T), tuple(self.cells.parts)).astype(np.int64)
-            return parts
+            cell = np.clip(np.floor((x / widths + 0.5) * shape).astype(np.int64), 0, shape - 1)
+            numbers: NDArray[np.int64] = np.ravel_multi_index(tuple(cell.T), tuple(self.cells.parts)).astype(np.int64)
+            return numbers
         return nearest(x, self.centres() if centres is None else centres)
 
     def centres(self) -> Matrix:
@@ -175,25 +175,25 @@ class Groups(Mechanism):
         So a release never fails: to draw another one after a failure would be a release that nobody accounts for.
         """
         counts = np.array(noisy)
-        kept = np.flatnonzero(counts >= self.min_count)
-        return kept if len(kept) else np.array([int(counts.argmax())])
+        candidates = np.flatnonzero(counts >= self.min_count)
+        return candidates if len(candidates) else np.array([int(counts.argmax())])
 
     def divide(self, rows: ScaledRows, on_progress: OnProgress = ignore_progress) -> Divided:
         """Divide the records of ``rows``, and draw how many are in each part."""
-        private, part = self.private, np.empty(rows.n, dtype=np.int64)
+        private, cells = self.private, np.empty(rows.n, dtype=np.int64)
         before = 0 if private is None else private.rounds  # as many passes over the records, of the same length
         passes = before + 1
         centres = self.centres() if private is None else private.seek(rows, lambda x: on_progress(x * before / passes))
         for index, block in rows.blocks(_BLOCK):
-            part[index] = self.parts_of(block, centres)
+            cells[index] = self.parts_of(block, centres)
             on_progress((before + index.stop / rows.n) / passes)
-        noisy = self.noisy(np.bincount(part, minlength=self.number).tolist())
-        kept = self.chosen(noisy)
+        noisy = self.noisy(np.bincount(cells, minlength=self.number).tolist())
+        offered = self.chosen(noisy)
         candidate = np.full(self.number, NO_CANDIDATE, dtype=np.int64)
-        candidate[kept] = np.arange(len(kept))
+        candidate[offered] = np.arange(len(offered))
         candidates = np.full(len(rows.values), WITHHELD, dtype=np.int64)
-        candidates[rows.order] = candidate[part]
-        return Divided(kept, [noisy[at] for at in kept], centres[kept], candidates)
+        candidates[rows.order] = candidate[cells]
+        return Divided(offered, [noisy[at] for at in offered], centres[offered], candidates)
 
 
 def faults(spec: StudyCreate) -> list[dict[str, object]]:

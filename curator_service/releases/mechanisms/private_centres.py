@@ -64,10 +64,10 @@ class PrivateCentres:
         sizes, sums = np.zeros(self.number, dtype=np.int64), np.zeros(centres.shape, dtype=np.int64)
         reach = self._reach()
         for index, block in rows.blocks(_BLOCK):
-            part = nearest(block, centres)
-            steps = np.rint(np.clip((block - centres[part]) / reach, -1.0, 1.0) * LEVELS).astype(np.int64)
-            np.add.at(sizes, part, 1)
-            np.add.at(sums, part, steps)
+            closest = nearest(block, centres)
+            steps = np.rint(np.clip((block - centres[closest]) / reach, -1.0, 1.0) * LEVELS).astype(np.int64)
+            np.add.at(sizes, closest, 1)
+            np.add.at(sums, closest, steps)
             on_progress(index.stop / rows.n)
         return sizes, sums
 
@@ -102,9 +102,9 @@ class PrivateCentres:
         """The largest offset (d,) of a record, in steps."""
         return np.full(len(self.features), LEVELS)
 
-    def moved(self, centres: Matrix, drawn: Totals, n: int, turn: int) -> Matrix:
+    def moved(self, centres: Matrix, noisy_totals: Totals, n: int, turn: int) -> Matrix:
         """The centres after a round, from what was drawn and from public values alone."""
-        sizes, sums = drawn
+        sizes, sums = noisy_totals
         small, reach, half = sizes < _SMALL * n / self.number, self._reach(), self._ranges() / 2
         count = np.maximum(sizes, 1)[:, None]
         noise = 2 * (self.moves[1] / LEVELS / float(self.share) / count) ** 2

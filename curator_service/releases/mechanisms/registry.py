@@ -64,8 +64,8 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
             return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
         case PlanarLaplaceRelease():
             if d > PLANAR_FEATURES_MAX:
-                what = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
-                raise Invalid.at("release.mechanism", f"{what} for these {d}")
+                limit = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
+                raise Invalid.at("release.mechanism", f"{limit} for these {d}")
             rounding = _rounding(study, spec)
             epsilon = amount(spec.epsilon)
             return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)
@@ -80,10 +80,10 @@ def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> 
             "release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}"
         )
     if study.protected_rows > 1:
-        what = (
+        reason = (
             f"gaussian_projection is proved for one record of a person, not for {study.protected_rows}: take gaussian"
         )
-        raise Invalid.at("release.mechanism", what)
+        raise Invalid.at("release.mechanism", reason)
     if spec.r >= d:
         raise Invalid.at(
             "release.r", f"a projection to r columns needs r smaller than the {d} features: or take gaussian"
@@ -104,5 +104,5 @@ def _rounding(study: StudyCreate, spec: LocalRelease) -> float:
 
 def _too_small(study: StudyCreate) -> Invalid:
     field = field_of_delta(study)
-    what = field.rpartition(".")[2].replace("_", " ")
-    return Invalid.at(field, f"{what} is too small against the features' ranges for double precision")
+    name = field.rpartition(".")[2].replace("_", " ")
+    return Invalid.at(field, f"{name} is too small against the features' ranges for double precision")

@@ -68,8 +68,8 @@ def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     weights = posterior_weights(scaled.covariance, arms, prior.noise_sd)
     largest = float(design_sd(scaled.covariance, arms, prior.noise_sd, prior.one_minus_k1).max())
     moved = sensitivity(largest, problem.n, float(shares.total.delta)) + rounding(scaled, weights)
-    parts = {"largest_sd": largest, "gain": gain}
-    draws = Draws.of(shares, index=moved, law=method.selection, value=moved, unit=scaled.unit, constants=parts)
+    constants = {"largest_sd": largest, "gain": gain}
+    draws = Draws.of(shares, index=moved, law=method.selection, value=moved, unit=scaled.unit, constants=constants)
     search = DesignSearch(scaled, method.value_at, arms, weights)
     sample = sample_design(scaled.world, arms, weights, seed=0)
     return prior_average_plan(scaled, draws, search, sample, kind="exact", value_at=method.value_at)

@@ -82,8 +82,8 @@ def algorithm_1(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan
     limits = bounds(method, problem.n, gain.upper, index_delta, value_delta)
     delta = value_delta or index_delta or 0.0
     betas = np.array([constants.beta(problem.n, t, delta, method.delta_split) for t in range(1, prior.evaluations + 1)])
-    parts = {"gamma_lower": gain.lower, **limits.parts}
-    draws = Draws.of(shares, index=limits.index, value=limits.value, unit=scaled.unit, constants=parts)
+    constants_used = {"gamma_lower": gain.lower, **limits.parts}
+    draws = Draws.of(shares, index=limits.index, value=limits.value, unit=scaled.unit, constants=constants_used)
     clip = constants.clip_bound(problem.n, index_delta) if method.index_bound == "clip" and index_delta else None
     unproved = (cautions.UNPROVED,) if draws.value and method.q == "paper" else ()
     return prior_average_plan(
