@@ -81,9 +81,9 @@ def grouped(value: float) -> str:
     >>> grouped(1034.0), grouped(1.034), grouped(1e-9)
     ('1,034', '1.034', '1e-09')
     """
-    text = f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value!r}"
-    whole, point, rest = text.partition(".")
-    return f"{int(whole):,}{point}{rest}" if point and whole.lstrip("-").isdecimal() and abs(value) >= 1 else text
+    digits = f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value!r}"
+    whole, point, decimals = digits.partition(".")
+    return f"{int(whole):,}{point}{decimals}" if point and whole.lstrip("-").isdecimal() and abs(value) >= 1 else digits
 
 
 def is_missing(cell: str) -> bool:

@@ -22,10 +22,10 @@ def features(gram: Matrix, dictionary: Matrix | None = None) -> Matrix:
 
     index = np.arange(len(gram)) if dictionary is None else np.asarray(dictionary, dtype=np.intp)
     values, vectors = eigh(gram[np.ix_(index, index)])
-    kept = values > RANK_TOLERANCE * values[-1]
-    if not kept.any():
+    informative = values > RANK_TOLERANCE * values[-1]
+    if not informative.any():
         raise NumericalFailure("the kernel of the arms is not positive: check its length-scale and the candidates")
-    phi: Matrix = np.ascontiguousarray((vectors[:, kept] / np.sqrt(values[kept])).T @ gram[index])
+    phi: Matrix = np.ascontiguousarray((vectors[:, informative] / np.sqrt(values[informative])).T @ gram[index])
     return phi
 
 

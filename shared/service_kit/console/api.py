@@ -127,16 +127,16 @@ class Api:
         """Send any request, and return the whole reply, which is held in memory."""
         request_headers = dict(headers or {}) | ({"idempotency-key": key} if key else {})
         start: dict[str, Any] = {}
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
 
         async def collect(message: Message) -> None:
             if message["type"] == "http.response.start":
                 start.update(message)
             else:
-                parts.append(message.get("body", b""))
+                chunks.append(message.get("body", b""))
 
         await self._app(self.scope_of(method, path, query or {}, request_headers), _receiver(body), collect)
-        reply = Reply(start["status"], _headers(start), b"".join(parts))
+        reply = Reply(start["status"], _headers(start), b"".join(chunks))
         if reply.status >= 400:
             raise problem_of(reply, path, self._request_id)
         return reply
@@ -155,7 +155,7 @@ class Api:
 
     def scope_of(self, method: str, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Scope:
         """The ASGI scope of a request to the own API."""
-        chosen = {k: _text(v) for k, v in query.items() if v is not None}
+        query_texts = {k: _text(v) for k, v in query.items() if v is not None}
         sent = {"host": "inside", "x-request-id": self._request_id, **headers}
         scope: Scope = {
             "type": "http",
@@ -166,7 +166,7 @@ class Api:
             "path": path,
             "raw_path": quote(path, safe="/:").encode(),
             "root_path": "",
-            "query_string": urlencode(chosen, doseq=True).encode(),
+            "query_string": urlencode(query_texts, doseq=True).encode(),
             "headers": [(k.lower().encode("latin-1"), v.encode("latin-1", "replace")) for k, v in sent.items()],
             "client": self._outer.get("client"),
             "server": self._outer.get("server"),
@@ -213,11 +213,11 @@ def _json(body: object) -> bytes:
 
 
 def _receiver(body: bytes | AsyncIterator[bytes]) -> Receive:
-    parts = _whole(body) if isinstance(body, bytes) else body
+    chunks = _whole(body) if isinstance(body, bytes) else body
 
     async def receive() -> Message:
-        part = await anext(parts, None)
-        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+        chunk = await anext(chunks, None)
+        return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
 
     return receive
 
@@ -234,14 +234,14 @@ async def _multipart(boundary: str, fields: Mapping[str, str], files: Mapping[st
     for name, file in files.items():
         disposition = f'form-data; name="{_quoted(name)}"; filename="{_quoted(file.filename)}"'
         yield f"--{boundary}\r\nContent-Disposition: {disposition}\r\nContent-Type: {file.media_type}\r\n\r\n".encode()
-        async for part in file.content:
-            yield part
+        async for chunk in file.content:
+            yield chunk
         yield b"\r\n"
     yield f"--{boundary}--\r\n".encode()
 
 
-def _quoted(text: str) -> str:
-    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+def _quoted(name: str) -> str:
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
 class Relay(Response):
@@ -285,8 +285,8 @@ class Relay(Response):
 
         await self._app(self._inner, inner_receive, inner_send)
         if refusal:
-            start, *parts = refusal
-            body = b"".join(part.get("body", b"") for part in parts)
+            start, *messages = refusal
+            body = b"".join(part.get("body", b"") for part in messages)
             await self._refusal_page(Reply(start["status"], _headers(start), body))(scope, receive, send)
         elif started and not ended:
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -19,9 +19,9 @@ def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
     """Rows as lines of a CSV file."""
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([harmless(cell) for cell in row] for row in rows)
-    return text.getvalue()
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([harmless(cell) for cell in row] for row in rows)
+    return file.getvalue()
 
 
 def numbers(chart: Chart, form: str) -> Response:
@@ -32,9 +32,9 @@ def numbers(chart: Chart, form: str) -> Response:
     return csv_file(chart.key, chart.head, chart.rows)
 
 
-def _file(text: str, name: str, media_type: str) -> Response:
+def _file(content: str, name: str, media_type: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="{file_name(name)}"'}
-    return Response(text, 200, headers, media_type=media_type)
+    return Response(content, 200, headers, media_type=media_type)
 
 
 def file_name(name: str) -> str:

@@ -110,14 +110,14 @@ class Form:
 
         A number that can be read in two ways is asked back, and its reading is taken from a button of the page.
         """
-        if (text := self._number(name, needed=needed)) is None:
+        if (typed := self._number(name, needed=needed)) is None:
             return None
-        meanings = readings(text)
+        meanings = readings(typed)
         if len(meanings) > 1:
             meanings = tuple(value for value in meanings if shown(value) == self.get(f"{READING}{name}"))
             if not meanings:
-                self.unclear[name] = tuple(shown(value) for value in readings(text))
-                self.errors[name] = f"{text.replace(',', '.')} or {text}? The comma can be read in both ways"
+                self.unclear[name] = tuple(shown(value) for value in readings(typed))
+                self.errors[name] = f"{typed.replace(',', '.')} or {typed}? The comma can be read in both ways"
                 return None
             self.values[name] = [shown(meanings[0])]
         if not meanings:
@@ -134,19 +134,19 @@ class Form:
 
     def integer(self, name: str, *, needed: bool = True) -> int | None:
         """A whole number. Otherwise record an error and return None."""
-        text = self._number(name, needed=needed)
-        if text is None:
+        typed = self._number(name, needed=needed)
+        if typed is None:
             return None
-        if len(text) > 18 or not text.removeprefix("-").isdecimal():
+        if len(typed) > 18 or not typed.removeprefix("-").isdecimal():
             self.errors[name] = "Enter a whole number, such as 10"
             return None
-        return int(text)
+        return int(typed)
 
     def _number(self, name: str, *, needed: bool) -> str | None:
-        text = self.get(name)
-        if not text and needed:
+        typed = self.get(name)
+        if not typed and needed:
             self.errors[name] = "Enter a number"
-        return text or None
+        return typed or None
 
     def numbers(self, name: str) -> list[float]:
         """Numbers with commas or semicolons between them. Otherwise record an error and return an empty list."""
@@ -190,11 +190,11 @@ class Form:
 
     def _variant(self, name: str, variants: list[Mapping[str, Any]]) -> tuple[str, str, Mapping[str, Any]]:
         """The tag of a union, its text, and the variant with this text; empty if there is none."""
-        tag = next(key for key, part in variants[0]["properties"].items() if "const" in part)
+        tag = next(key for key, schema in variants[0]["properties"].items() if "const" in schema)
         tags = [variant["properties"][tag] for variant in variants]
-        typed = self.get(f"{name}.{tag}") or next((part["const"] for part in tags if "default" in part), "")
-        chosen = (variant for variant, part in zip(variants, tags, strict=True) if part["const"] == typed)
-        return tag, typed, next(chosen, {})
+        typed = self.get(f"{name}.{tag}") or next((schema["const"] for schema in tags if "default" in schema), "")
+        matching = (variant for variant, schema in zip(variants, tags, strict=True) if schema["const"] == typed)
+        return tag, typed, next(matching, {})
 
     def _value(self, schema: Mapping[str, Any], name: str) -> Any:
         """What one input says: a number, a tick, a text or several."""
@@ -329,14 +329,14 @@ def inlined(model: type[BaseModel]) -> Mapping[str, Any]:
 
     def resolved(schema: Any) -> Any:
         if isinstance(schema, list):
-            return [resolved(part) for part in schema]
+            return [resolved(inner) for inner in schema]
         if not isinstance(schema, dict):
             return schema
-        first, *more = [part for part in schema.get("anyOf", []) if part.get("type") != "null"] or [{}]
+        first, *more = [inner for inner in schema.get("anyOf", []) if inner.get("type") != "null"] or [{}]
         schema = ({"type": first.get("type")} if more else first) | schema
         if "$ref" in schema:
             schema = whole["$defs"][schema["$ref"].rpartition("/")[2]] | schema
-        return {key: resolved(part) for key, part in schema.items() if key not in ("$ref", "$defs", "anyOf")}
+        return {key: resolved(inner) for key, inner in schema.items() if key not in ("$ref", "$defs", "anyOf")}
 
     schema: Mapping[str, Any] = resolved(whole)
     return schema

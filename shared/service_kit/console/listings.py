@@ -13,8 +13,8 @@ def whole_number(page: Page, name: str) -> int | None:
 
     Grouped digits are read as they are shown: 12,345 is 12345.
     """
-    text = page.query.get(name, "").strip().replace(",", "").replace("\u202f", "")
-    return min(int(text), LARGEST) if text.isascii() and text.isdigit() else None
+    digits = page.query.get(name, "").strip().replace(",", "").replace("\u202f", "")
+    return min(int(digits), LARGEST) if digits.isascii() and digits.isdigit() else None
 
 
 def offset_of(page: Page) -> int:
@@ -31,9 +31,9 @@ def days(page: Page) -> dict[str, str | None]:
     }
 
 
-def _day(text: str) -> datetime | None:
+def _day(written: str) -> datetime | None:
     try:
-        return datetime.combine(date.fromisoformat(text), time(), UTC)
+        return datetime.combine(date.fromisoformat(written), time(), UTC)
     except ValueError:
         return None
 

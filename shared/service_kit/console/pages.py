@@ -128,14 +128,14 @@ class Page:
     @staticmethod
     def url(path: str, **query: object) -> str:
         """The address of a page. A query value of None is left out."""
-        chosen = urlencode({k: v for k, v in query.items() if v is not None})
-        return ROOT + path + (f"?{chosen}" if chosen else "")
+        query_text = urlencode({k: v for k, v in query.items() if v is not None})
+        return ROOT + path + (f"?{query_text}" if query_text else "")
 
     def this_url(self, **changed: object) -> str:
         """The address of this page with changed query values; None removes one."""
-        kept = [(k, v) for k, v in self.request.query_params.multi_items() if k not in changed]
-        chosen = [*kept, *((k, v) for k, v in changed.items() if v is not None)]
-        return self.request.url.path + (f"?{urlencode(chosen)}" if chosen else "")
+        unchanged = [(k, v) for k, v in self.request.query_params.multi_items() if k not in changed]
+        pairs = [*unchanged, *((k, v) for k, v in changed.items() if v is not None)]
+        return self.request.url.path + (f"?{urlencode(pairs)}" if pairs else "")
 
     @property
     def menu(self) -> list[tuple[str, str, bool]]:

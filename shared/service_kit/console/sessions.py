@@ -202,8 +202,8 @@ class Sessions:
 
 def cookie(header: str, name: str) -> str | None:
     """The value of a cookie of a Cookie header. Other cookies are ignored, whatever they contain."""
-    for part in header.split(";"):
-        key, _, value = part.strip().partition("=")
+    for crumb in header.split(";"):
+        key, _, value = crumb.strip().partition("=")
         if key == name:
             return value.strip('"')
     return None

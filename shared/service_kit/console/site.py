@@ -175,8 +175,8 @@ class Console:
         if request.method == "POST":
             return self._login_page(request, "Your session has ended: nothing was changed. Log in again.", 401)
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        chosen = {} if target == f"{ROOT}/" else {"next": target}
-        return RedirectResponse(Page.url("/login", **chosen), 303)
+        query = {} if target == f"{ROOT}/" else {"next": target}
+        return RedirectResponse(Page.url("/login", **query), 303)
 
     # --- the pages that every console has -----------------------------------------------------------
 

@@ -92,9 +92,9 @@ def tag(name: str, *inside: Markup, **attributes: object) -> Markup:
     )
 
 
-def label(text: str) -> Markup:
+def label(content: str) -> Markup:
     """Escaped text, shortened if it is too long."""
-    return Markup("{}").format(text if len(text) <= _LABEL_MAX else text[: _LABEL_MAX - 1] + "…")
+    return Markup("{}").format(content if len(content) <= _LABEL_MAX else content[: _LABEL_MAX - 1] + "…")
 
 
 def tick(value: float) -> str:
@@ -136,9 +136,9 @@ def linked(mark: Markup, address: str | None) -> Markup:
     return mark if address is None else tag("a", mark, href=address, tabindex=-1)
 
 
-def label_whole(text: str) -> Markup:
+def label_whole(content: str) -> Markup:
     """Escaped text of any length."""
-    return Markup("{}").format(text)
+    return Markup("{}").format(content)
 
 
 def axes(frame: Frame, x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
@@ -169,27 +169,27 @@ def apart(ticks: Sequence[float], letter: float, room: float) -> Sequence[float]
     return ticks[:: max(1, math.ceil(needed / room))]
 
 
-def fitting(text: str, room: float, frame: Frame) -> Markup:
+def fitting(content: str, room: float, frame: Frame) -> Markup:
     """Escaped text, shortened to the room."""
     most = min(_LABEL_MAX, int(room / frame.letter))
-    return Markup("{}").format(text if len(text) <= most else text[: most - 1] + "…")
+    return Markup("{}").format(content if len(content) <= most else content[: most - 1] + "…")
 
 
-def levels(frame: Frame, lines: Sequence[Level], y: Scale) -> list[Markup]:
+def levels(frame: Frame, shown: Sequence[Level], y: Scale) -> list[Markup]:
     """Dashed lines across the picture."""
-    return [tag("line", class_="level", x1=frame.start, x2=frame.right, y1=at, y2=at) for at, _ in _placed(lines, y)]
+    return [tag("line", class_="level", x1=frame.start, x2=frame.right, y1=at, y2=at) for at, _ in _placed(shown, y)]
 
 
 Spot = tuple[float, float]
 
 
-def level_names(frame: Frame, lines: Sequence[Level], y: Scale, drawn: Sequence[Spot]) -> list[Markup]:
+def level_names(frame: Frame, shown: Sequence[Level], y: Scale, spots: Sequence[Spot]) -> list[Markup]:
     """Names of the dashed lines, to be drawn last. Lines that are close share a label, the upper one first.
 
-    Each stands at the end of its line, above or below it, where it covers the fewest of the spots that are ``drawn``.
+    Each stands at the end of its line, above or below it, where it covers the fewest of the ``spots``.
     """
     groups: list[list[tuple[float, Level]]] = []
-    for at, level in _placed(lines, y):
+    for at, level in _placed(shown, y):
         if groups and at - groups[-1][-1][0] < _APART:
             groups[-1].append((at, level))
         else:
@@ -208,19 +208,19 @@ def level_names(frame: Frame, lines: Sequence[Level], y: Scale, drawn: Sequence[
             for above in (True, False)
             for start in (frame.right - 4 - width, frame.start + 4)
         ]
-        start, base, look = min(places, key=lambda spot: _covered(spot[0], spot[1], width, drawn))
+        start, base, look = min(places, key=lambda spot: _covered(spot[0], spot[1], width, spots))
         elements.append(tag("text", names, class_=look, x=start if "start" in look else frame.right - 4, y=base))
     return elements
 
 
-def _covered(start: float, base: float, width: float, drawn: Sequence[Spot]) -> int:
+def _covered(start: float, base: float, width: float, spots: Sequence[Spot]) -> int:
     """How many spots a label covers."""
-    return sum(start - 4 <= px <= start + width + 4 and base - 14 <= py <= base + 5 for px, py in drawn)
+    return sum(start - 4 <= px <= start + width + 4 and base - 14 <= py <= base + 5 for px, py in spots)
 
 
-def _placed(lines: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
+def _placed(shown: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
     """Levels that can be shown, from the top of the picture down."""
-    positions = ((y.position(level.value), level) for level in lines)
+    positions = ((y.position(level.value), level) for level in shown)
     return sorted(((at, level) for at, level in positions if at is not None), key=lambda pair: pair[0])
 
 

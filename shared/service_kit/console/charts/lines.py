@@ -150,13 +150,13 @@ def _runs(indices: Sequence[int], *columns: Sequence[float | None]) -> list[list
 
 
 def _path(points: Iterable[tuple[float, ...]], *, is_step: bool = False) -> str:
-    text = ""
+    path = ""
     for px, py in points:
-        if not text:
-            text = f"M{px:g} {py:g}"
+        if not path:
+            path = f"M{px:g} {py:g}"
         else:
-            text += f"H{px:g}V{py:g}" if is_step else f"L{px:g} {py:g}"
-    return text
+            path += f"H{px:g}V{py:g}" if is_step else f"L{px:g} {py:g}"
+    return path
 
 
 def _hovers(series: Sequence[Series], xs: Scale, frame: chart.Frame) -> list[Markup]:
@@ -187,7 +187,7 @@ def _hovers(series: Sequence[Series], xs: Scale, frame: chart.Frame) -> list[Mar
 def _numbers(series: Sequence[Series], x: str) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
     """A table with a row for each x of any series, in order."""
     head = [x]
-    table: dict[float, dict[int, float | None]] = {}
+    rows_by_x: dict[float, dict[int, float | None]] = {}
     column = 1
     for s in series:
         parts = [("", s.y), (" low", s.low), (" high", s.high)]
@@ -197,9 +197,9 @@ def _numbers(series: Sequence[Series], x: str) -> tuple[tuple[str, ...], tuple[t
             head.append(s.name + suffix)
             for at, value in zip(s.x, part, strict=True):
                 if at is not None:
-                    table.setdefault(at, {})[column] = value
+                    rows_by_x.setdefault(at, {})[column] = value
             column += 1
-    rows = tuple((at, *(table[at].get(c) for c in range(1, column))) for at in sorted(table))
+    rows = tuple((at, *(rows_by_x[at].get(c) for c in range(1, column))) for at in sorted(rows_by_x))
     return tuple(head), rows
 
 

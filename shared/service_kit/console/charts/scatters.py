@@ -59,8 +59,8 @@ def scatter(key: str, title: str, points: Sequence[Points], *, x: str, y: str, c
 
 
 def _clean(p: Points) -> Points:
-    x, y, colour = (tuple(finite(v) for v in part) for part in (p.x, p.y, p.colour))
-    if any(part and len(part) != len(x) for part in (colour, p.labels)) or len(x) != len(y):
+    x, y, colour = (tuple(finite(v) for v in column) for column in (p.x, p.y, p.colour))
+    if any(column and len(column) != len(x) for column in (colour, p.labels)) or len(x) != len(y):
         raise ValueError("a group of points has as many x as y, and of all else as many or none")
     return Points(p.name, x, y, colour, tuple(p.labels), p.is_ring, p.links)
 
