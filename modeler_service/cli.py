@@ -14,6 +14,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.secret_files import save_secret
+from blindopt.wire.base import parsed
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build, finish
@@ -105,7 +106,7 @@ def start_run(
 
     with plain_errors():
         access = read_json(grant, wire.GrantFile, "a grant file").access
-        body = wire.RunCreate(**access.model_dump(), name=name, iterations=queries)
+        body = parsed(wire.RunCreate, access.model_dump() | {"name": name, "iterations": queries}, {"name": "--name"})
         address = address_of(PROGRAM, url)
         check_address(address, "url", plain_http=PROGRAM.checked_settings().allow_plain_http)
         with (

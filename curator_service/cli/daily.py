@@ -8,6 +8,7 @@ import typer
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.formats.secret_files import save_secret
+from blindopt.wire.base import parsed
 from curator_service.cli.program import PROGRAM, as_measurer, as_owner
 from service_kit.cli.program import plain_errors, read_json
 from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, facts, show, table
@@ -205,7 +206,9 @@ def create_grant(
     with as_owner(url, token_file) as client:
         if save.exists():
             raise Invalid(f"{save} exists: name another file with --save")
-        made = client.grant(study, wire.GrantCreate(name=name, expires_in_days=days))
+        made = client.grant(
+            study, parsed(wire.GrantCreate, {"name": name, "expires_in_days": days}, {"name": "--name"})
+        )
         save_secret(save, wire.GrantFile.of(made, made.url or address_of(PROGRAM, url)).model_dump_json(indent=2))
         view = next(grant for grant in client.grants(study) if grant.id == made.id)
     show(view, f"{made.id}: saved in {save}, until {made.expires_at:%Y-%m-%d}", as_json)
@@ -264,8 +267,9 @@ def answer(
     """
     with as_measurer(url, token_file) as client:
         item = client.measurement(measurement)
-        values = [wire.Measured(measurement_id=item.id, value=value)]
-        state = client.answer(item.query_id, wire.AnswerCreate(values=values, note=note))
+        values = [{"measurement_id": item.id, "value": value}]
+        names = {"values.0.value": "VALUE", "note": "--note"}
+        state = client.answer(item.query_id, parsed(wire.AnswerCreate, {"values": values, "note": note}, names))
     show(state, f"{item.id}: saved; {state.open} of its query still open", as_json)
 
 
@@ -287,8 +291,8 @@ def decline(
         raise typer.BadParameter(f"one of {', '.join(REASONS)}", param_hint="--reason")
     with as_measurer(url, token_file) as client:
         item = client.measurement(measurement)
-        body = wire.DeclineCreate(measurement_ids=[item.id], reason=chosen, note=note)
-        state = client.decline(item.query_id, body)
+        body = {"measurement_ids": [item.id], "reason": chosen, "note": note}
+        state = client.decline(item.query_id, parsed(wire.DeclineCreate, body, {"note": "--note"}))
     show(state, f"{item.id}: declined; {state.open} of its query still open", as_json)
 
 

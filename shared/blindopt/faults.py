@@ -123,7 +123,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     (': did you mean "mechanism"?', ': it is one of "lower" and "upper"', '')
     """
     known = sorted(names)
-    if close := get_close_matches(name.lower(), known, 1, 0.6):
+    if close := get_close_matches(name, known, 1, 0.6) or get_close_matches(name.lower(), known, 1, 0.6):
         return f': did you mean "{close[0]}"?'
     return f": it is one of {listed(known, 'and')}" if 0 < len(known) <= _NAMES_SHOWN else ""
 

@@ -25,7 +25,7 @@ def study_of(
     answers: wire.Answers | Mapping[str, Any] | Literal["exact"],
 ) -> wire.StudyCreate:
     """The draft of a study. Raises Invalid, with the field, for what cannot be right."""
-    by_column = isinstance(features, Mapping)
+    columns = list(features) if isinstance(features, Mapping) else []
     measured = {"column": outcome, "direction": direction} if isinstance(outcome, str) else outcome
     return parsed(
         wire.StudyCreate,
@@ -37,7 +37,7 @@ def study_of(
             "answers": {"mechanism": "none"} if answers == "exact" else answers,
         },
         {
-            **{f"features.{number}": f"features.{column}" for number, column in enumerate(features) if by_column},
+            **{f"features.{number}": f"features.{column}" for number, column in enumerate(columns)},
             "measurement.direction": "direction",
             "measurement": "outcome",
             "release": "privacy",
@@ -64,7 +64,7 @@ def _release(privacy: Privacy) -> object:
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
     """Choices of columns. Raises Invalid for one that cannot be right."""
     choices: list[str | wire.ColumnChoice] = faults.parse(
-        list[wire.ChosenColumn], json.dumps(plain(columns)), lambda path: f"columns.{path}"
+        list[wire.ChosenColumn], json.dumps(plain(columns)), lambda path: f"columns.{path}".removesuffix(".body")
     )
     return choices
 

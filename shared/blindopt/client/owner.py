@@ -154,7 +154,7 @@ class Owner(ServiceClient):
         self, dataset_id: str, record: int | None = None, *, person: str | None = None, key: str | None = None
     ) -> wire.WithheldReply:
         """Measure and release a ``record`` (its number in the file, from 1), or a ``person``'s records, no more."""
-        body = wire.WithholdCreate(record=record, person=person)
+        body = parsed(wire.WithholdCreate, {"record": record, "person": person})
         return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, body, key)
 
     def find_bounds(self, dataset_id: str, bounds: wire.BoundsCreate, *, key: str | None = None) -> wire.PrivateBounds:
@@ -463,7 +463,8 @@ class Draft:
 
         ``confirm_high_risk`` is needed after a preview with a high risk.
         """
-        request = wire.ReleaseAsked(spec_sha256=self.view.spec_sha256, confirm_high_risk=confirm_high_risk)
+        asked = {"spec_sha256": self.view.spec_sha256, "confirm_high_risk": confirm_high_risk}
+        request = parsed(wire.ReleaseAsked, asked)
         return ReleasedStudy(self.owner, self.owner.release(self.id, request=request).id)
 
     def __repr__(self) -> str:
@@ -509,7 +510,7 @@ class ReleasedStudy:
 
     def open_record(self, candidate: int) -> dict[str, float]:
         """The record behind a ``candidate``, by column. The log says that one was opened."""
-        view = self.owner._post(f"/v1/studies/{self.id}:open_record", wire.RecordView, wire.RecordChoice(row=candidate))
+        view = self.owner._post(f"/v1/studies/{self.id}:open_record", wire.RecordView, _choice(candidate))
         return {shown.column: shown.value for shown in view.columns}
 
     def groups(self) -> list[wire.GroupEntry]:
@@ -519,7 +520,7 @@ class ReleasedStudy:
 
     def open_group(self, candidate: int) -> wire.GroupView:
         """The group behind a ``candidate`` of a groups study, with its records. The log says that one was opened."""
-        return self.owner._post(f"/v1/studies/{self.id}:open_group", wire.GroupView, wire.RecordChoice(row=candidate))
+        return self.owner._post(f"/v1/studies/{self.id}:open_group", wire.GroupView, _choice(candidate))
 
     def close(self) -> wire.StudyOwnerView:
         """Refuse further queries, for good."""
@@ -573,6 +574,10 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<{self.view.message.kind} of {self.view.name}: {self.view.state}>"
+
+
+def _choice(candidate: int) -> wire.RecordChoice:
+    return parsed(wire.RecordChoice, {"row": candidate}, {"row": "candidate"})
 
 
 def _file(data: Any) -> tuple[bytes, str]:

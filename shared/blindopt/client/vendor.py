@@ -97,7 +97,9 @@ class Vendor(ServiceClient):
 
     def replace_token(self, run_id: str, token: str) -> wire.RunView:
         """Continue a run with another ``token`` of its grant."""
-        return self._post(f"/v1/runs/{run_id}:replace_token", wire.RunView, wire.TokenReplacement(token=token))
+        return self._post(
+            f"/v1/runs/{run_id}:replace_token", wire.RunView, parsed(wire.TokenReplacement, {"token": token})
+        )
 
     def wait(self, run_id: str, *, timeout_s: float) -> wire.RunView:
         """Wait until a run has ended. Raises StillRunning after ``timeout_s``."""

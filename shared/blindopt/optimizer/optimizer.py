@@ -3,6 +3,7 @@
 import math
 import operator
 import secrets
+from numbers import Real
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -128,7 +129,7 @@ class Optimizer:
         """
         if variance is not None and passport is not None:
             raise Invalid("give variance or passport, not both: the passport states the noise")
-        if not math.isfinite(y):
+        if not isinstance(y, Real) or not math.isfinite(y):
             raise Invalid("y must be a finite number")
         if variance is not None:
             measured = {"measurement_variance": variance}

@@ -1,6 +1,7 @@
 """A service as its command line sees it, and how its commands open its data and report errors."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=ServiceSettings)
 M = TypeVar("M", bound=BaseModel)
+_SETTING = re.compile(r"\b(?!BLINDOPT_)[A-Z]+(?:_[A-Z]+)+\b")
 
 
 @contextmanager
@@ -105,15 +107,19 @@ class Program(Generic[S]):
         options = {name: value for name, value in overrides.items() if value is not None}
 
         def name_of(setting: str) -> str:
-            return f"--{setting.replace('_', '-')}" if setting in options else self.client_variable(setting)
+            return f"--{setting.replace('_', '-')}" if setting in options else setting and self.client_variable(setting)
 
         try:
             settings = self.settings(**options)
         except ValidationError as error:
-            raise faults.invalid(faults.first_errors(error), rename=name_of) from None
+            found = faults.invalid(faults.first_errors(error), rename=name_of).errors
+            whole = self.client_variable("")
+            raise Invalid.of(
+                [fault | {"message": _SETTING.sub(f"{whole}\\g<0>", str(fault["message"]))} for fault in found]
+            ) from None
         for name in settings.unknown(os.environ):
             near = faults.nearest(name, map(settings.variable, type(settings).model_fields))
-            raise StateConflict(f"there is no setting {name}{near or f': {self.service} config lists all'}")
+            raise StateConflict(f"there is no setting {name}{near or f': `{self.service} config show` lists all'}")
         return settings
 
     def client_variable(self, name: str) -> str:

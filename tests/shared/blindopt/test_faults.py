@@ -2,19 +2,21 @@
 
 import json
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+import blindopt as bo
 from blindopt import faults, wire
+from blindopt.client.drafts import columns_of
+from blindopt.client.owner import Dataset, Draft, ReleasedStudy
 from blindopt.errors import Invalid, sentence
 from blindopt.wire.base import Request
+from tests.console_errors import NOT_SAID
 
 CANARY = "canary7f3a9c"
-NOT_SAID = re.compile(
-    r"errors says|says where|function-|should be|should have|Input |Extra inputs|Field required|Value error"
-    r"|discriminator|union|\[0-9|\^|\\x|is not of this kind|is not written as it must be"
-)
 TEXTS = {
     r"^[0-9]{1,6}(\.[0-9]{1,12})?$": "1.5",
     r"^([0-9a-f]{64})+$": "0" * 64,
@@ -234,3 +236,54 @@ def test_a_parameter_of_a_path_has_no_body():
     assert str(faults.invalid([{**refused.value.errors()[0], "loc": ("page_size",)}])) == (
         "page_size must be a whole number"
     )
+
+
+GRID = np.eye(3)
+DATASET = Dataset(None, SimpleNamespace(id="ds_0123456789abcdef"))
+DRAFT = Draft(None, SimpleNamespace(id="std_0123456789abcdef", spec_sha256="0" * 64))
+RELEASED = ReleasedStudy(SimpleNamespace(_post=None), "std_0123456789abcdef")
+IN_PYTHON = {"features": {"age": (0, 100)}, "outcome": "stay", "privacy": 1, "answers": "exact"}
+
+
+def drafted(**changes):
+    return lambda: DATASET.study("n", **{**IN_PYTHON, **changes})
+
+
+def searched(**settings):
+    return lambda: bo.Optimizer(GRID, **settings)
+
+
+CALLS = [
+    (searched(algorithm="ucb"), 'algorithm is none of the 17 that exist: did you mean "gp_ucb"?'),
+    (searched(algoritm="ei"), 'algoritm is no field here: did you mean "algorithm"?'),
+    (searched(iterations="x"), "iterations is text: write a whole number without quotes"),
+    (searched(kernel={"kind": "rbf"}), 'kernel.kind must be one of "squared_exponential", "matern_12"'),
+    (lambda: bo.Optimizer(GRID).tell(0, "x"), "y must be a finite number"),
+    (lambda: bo.Optimizer(GRID).tell(0, 1.0, variance=-1), "variance must be at least 0"),
+    (drafted(features={"stay_days": 60.0}), "features.stay_days must be (lower, upper) or (lower, upper, hidden ch"),
+    (drafted(features={"age": (2, 1)}), "features.age: lower must be smaller than upper"),
+    (drafted(features={"age": ("a", 1)}), "features.age.lower is text: write a number without quotes"),
+    (drafted(features=5), "features is a number: write a list in brackets"),
+    (drafted(features={"age": (0, object())}), "upper is of the type object: write numbers"),
+    (drafted(outcome=5), "outcome is a number: write an object in braces"),
+    (drafted(direction="maximise"), 'direction must be one of "maximize" or "minimize": did you mean "maximize"?'),
+    (drafted(privacy={"epsilo": 1}), 'privacy.epsilo is no field here: did you mean "epsilon"?'),
+    (drafted(privacy=-1), "privacy.epsilon must be a decimal number without sign"),
+    (drafted(budget={"querys": 5}), 'budget.querys is no field here: did you mean "queries"?'),
+    (lambda: DRAFT.forecast([None]), "epsilons.0 is null: write a decimal number"),
+    (lambda: DRAFT.forecast([1], rows="recods"), 'rows must be one of "public" or "records": did you mean "records"?'),
+    (lambda: DRAFT.release(confirm_high_risk="yes"), "confirm_high_risk is text: write true or false without quotes"),
+    (lambda: RELEASED.grant("a", days="x"), "days is text: write a whole number without quotes"),
+    (lambda: RELEASED.open_record("x"), "candidate is text: write a whole number without quotes"),
+    (lambda: columns_of(5), "columns is a number: write a list in brackets"),
+    (lambda: columns_of([{"column": "a", "kind": "one_hott"}]), 'columns.0.kind must be one of "number", "one_hot"'),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_wrong_argument_is_named_as_it_is_in_python(number):
+    call, message = CALLS[number]
+    with pytest.raises(Invalid) as refused:
+        call()
+    assert str(refused.value).startswith(message)
+    assert not NOT_SAID.search(str(refused.value))

@@ -57,7 +57,7 @@ def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified)
     faults = {
         "PORT": {"port": 99_999},
         "THERE_IS_NONE": {"there_is_none": 1},
-        "TLS_CERT and TLS_KEY": {"tls_cert": tmp_path / "file"},
+        "_TLS_CERT and BLINDOPT_": {"tls_cert": tmp_path / "file"},
         "it is no certificate or key in PEM": {"tls_cert": tmp_path / "file", "tls_key": tmp_path / "file"},
         "HTTPS_PROXY must be": {"https_proxy": f"https://ann:{SECRET}@proxy:3128"},
         "TRUSTED_PROXIES": {"trusted_proxies": "proxy.example"},

@@ -10,8 +10,11 @@ import typer
 from typer.testing import CliRunner
 
 from curator_service.cli import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
 from modeler_service.cli import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
 from tests import processes
+from tests.console_errors import NOT_SAID
 
 SERVICES = {"curator": curator_app, "modeler": modeler_app}
 TYPED = "correct horse battery staple\n" * 2
@@ -79,3 +82,30 @@ def test_without_a_terminal_the_file_of_the_password_is_asked_for(words, service
         1,
         "error: no terminal can ask for the password: name a file with --password-file\n",
     )
+
+
+@pytest.mark.parametrize("value", ["no such value", "-1", "1e999"])
+def test_a_wrong_setting_is_named_as_it_is_typed(value, service):
+    """Found by hand: it was "PORT: Input should be a valid integer"."""
+    settings, wrong, refused = {"curator": CuratorSettings, "modeler": ModelerSettings}[service], {}, []
+    for variable in map(settings.variable, settings.model_fields):
+        done = CliRunner().invoke(SERVICES[service], ["config", "show"], env={variable: value})
+        if done.exit_code:
+            refused.append(variable)
+        if done.exit_code and (done.exit_code != 1 or variable not in done.stderr or NOT_SAID.search(done.stderr)):
+            wrong[variable] = done.stderr, done.exception
+    assert wrong == {}
+    assert len(refused) > 5
+
+
+def test_a_setting_that_does_not_exist_is_asked_back_with_the_nearest(service):
+    done = CliRunner().invoke(
+        SERVICES[service], ["config", "show"], env={f"BLINDOPT_{service.upper()}_LOG_LEVL": "info"}
+    )
+    own = f"BLINDOPT_{service.upper()}_LOG_LEVEL"
+    assert done.stderr == f'error: there is no setting {own.replace("LEVEL", "LEVL")}: did you mean "{own}"?\n'
+
+
+def test_an_option_of_serve_is_named_as_an_option(service):
+    done = CliRunner().invoke(SERVICES[service], ["serve", "--port", "99999"])
+    assert (done.exit_code, done.stderr) == (1, "error: --port must be at most 65535\n")
