@@ -37,10 +37,10 @@ def parts_of(records: int) -> int:
 def table_of(records: int, run: int) -> Table:
     """So many of the sales, other ones in each run, and the groups and least numbers that the console suggests."""
     whole = groups.houses()
-    chosen = np.random.default_rng([run, records]).permutation(len(whole.y))[:records]
-    parts = parts_of(records)
-    least = {epsilon: ceil(4 / float(epsilon) * log(parts**2)) for epsilon in EPSILONS}
-    return replace(whole, x=whole.x[chosen], y=whole.y[chosen], parts=[parts, parts], min_counts=least)
+    sample = np.random.default_rng([run, records]).permutation(len(whole.y))[:records]
+    side = parts_of(records)
+    least = {epsilon: ceil(4 / float(epsilon) * log(side**2)) for epsilon in EPSILONS}
+    return replace(whole, x=whole.x[sample], y=whole.y[sample], parts=[side, side], min_counts=least)
 
 
 def arms(data: Prepared, run: int) -> dict[str, float]:
@@ -80,7 +80,7 @@ def measure(runs: int) -> dict[str, object]:
         sizes[str(records)] = {
             name: {
                 "mean": round(float(np.mean(values)), 2),
-                "error": round(float(np.std(values, ddof=1) / sqrt(len(values))), 2),
+                "error": round(float(np.std(values, ddof=1) / sqrt(len(values))), 2) if len(values) > 1 else None,
                 "runs": len(values),
             }
             for name, values in lines.items()

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.privacy_cost import EPSILONS, FILE
 
 TARGET = Path(__file__).parents[1] / "docs" / "plots" / "privacy-cost.svg"
-LEFT, RIGHT, TOP, BOTTOM = 62, 560, 30, 250
+X_MIN, X_MAX, Y_MIN, Y_MAX = 62, 560, 30, 250
 RECORDS = "21613"
 STYLE = """text { font: 13px system-ui, sans-serif; fill: #1c2733 } .grid { stroke: #d5dce3 } .axis { stroke: #51606f }
 .private { stroke: #2f6db3; fill: #2f6db3 } .random { stroke: #c2661a; fill: #c2661a }
@@ -24,37 +24,39 @@ def svg(arms: dict[str, dict[str, float]]) -> str:
 
     def across(epsilon: str) -> float:
         low, high = log2(float(EPSILONS[0])), log2(float(EPSILONS[-1]))
-        return LEFT + 30 + (log2(float(epsilon)) - low) / (high - low) * (RIGHT - LEFT - 60)
+        return X_MIN + 30 + (log2(float(epsilon)) - low) / (high - low) * (X_MAX - X_MIN - 60)
 
     def up(percent: float) -> float:
-        return BOTTOM - percent / most * (BOTTOM - TOP)
+        return Y_MAX - percent / most * (Y_MAX - Y_MIN)
 
-    parts = [f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}"/>' for y in _ticks(most)]
-    parts += [f'<text x="{LEFT - 8}" y="{up(y) + 4:.1f}" text-anchor="end">{y} %</text>' for y in _ticks(most)]
-    parts += [f'<text x="{across(e):.1f}" y="{BOTTOM + 18}" text-anchor="middle">{e}</text>' for e in EPSILONS]
+    elements = [
+        f'<line class="grid" x1="{X_MIN}" x2="{X_MAX}" y1="{up(y):.1f}" y2="{up(y):.1f}"/>' for y in _ticks(most)
+    ]
+    elements += [f'<text x="{X_MIN - 8}" y="{up(y) + 4:.1f}" text-anchor="end">{y} %</text>' for y in _ticks(most)]
+    elements += [f'<text x="{across(e):.1f}" y="{Y_MAX + 18}" text-anchor="middle">{e}</text>' for e in EPSILONS]
     for name, words in (("random", "random search"), ("private", "private search")):
         points = [(across(e), arms[f"{name} {e}"]) for e in EPSILONS]
         path = " L".join(f"{x:.1f} {up(arm['mean']):.1f}" for x, arm in points)
-        parts.append(f'<g class="{name}"><path d="M{path}"/>')
+        elements.append(f'<g class="{name}"><path d="M{path}"/>')
         for x, arm in points:
             low, high = up(max(0.0, arm["mean"] - 1.96 * arm["error"])), up(arm["mean"] + 1.96 * arm["error"])
-            parts.append(f'<circle cx="{x:.1f}" cy="{up(arm["mean"]):.1f}" r="4" stroke="none"/>')
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>')
+            elements.append(f'<circle cx="{x:.1f}" cy="{up(arm["mean"]):.1f}" r="4" stroke="none"/>')
+            elements.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>')
         x, arm = points[-1]
-        parts.append(f'</g><text x="{x + 14:.1f}" y="{up(arm["mean"]) - 6:.1f}">{words}</text>')
+        elements.append(f'</g><text x="{x + 14:.1f}" y="{up(arm["mean"]) - 6:.1f}">{words}</text>')
     plain = up(arms["plain"]["mean"])
-    parts.append(
-        f'<line class="plain" x1="{LEFT}" x2="{RIGHT}" y1="{plain:.1f}" y2="{plain:.1f}" stroke-dasharray="6 4"/>'
+    elements.append(
+        f'<line class="plain" x1="{X_MIN}" x2="{X_MAX}" y1="{plain:.1f}" y2="{plain:.1f}" stroke-dasharray="6 4"/>'
     )
-    parts.append(f'<text x="{RIGHT + 6}" y="{plain + 4:.1f}">without privacy</text>')
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{BOTTOM}" y2="{BOTTOM}"/>')
+    elements.append(f'<text x="{X_MAX + 6}" y="{plain + 4:.1f}">without privacy</text>')
+    elements.append(f'<line class="axis" x1="{X_MIN}" x2="{X_MAX}" y1="{Y_MAX}" y2="{Y_MAX}"/>')
     return "\n".join(
         [
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 296" role="img" aria-label="Regret by epsilon">',
             f"<style>{STYLE}</style>",
             '<text x="8" y="16">price of the recommended group below the best (mean of 100 runs, 95 %)</text>',
-            *parts,
-            f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 38}" text-anchor="middle">epsilon of a whole record</text>',
+            *elements,
+            f'<text x="{(X_MIN + X_MAX) / 2}" y="{Y_MAX + 38}" text-anchor="middle">epsilon of a whole record</text>',
             "</svg>\n",
         ]
     )

@@ -302,8 +302,8 @@ class ExtraMissing(BlindoptError, ImportError):
     """Install the extra that the message names."""
 
     def __init__(self, package: str, extra: str, distribution: str = "blindopt") -> None:
-        place = f"'./shared[{extra}]'" if distribution == "blindopt" else f"./shared '.[{extra}]'"
-        super().__init__(f"this needs {package}: in a checkout of blindopt, pip install {place}")
+        requirement = f"'./shared[{extra}]'" if distribution == "blindopt" else f"./shared '.[{extra}]'"
+        super().__init__(f"this needs {package}: in a checkout of blindopt, pip install {requirement}")
 
 
 class Unreachable(BlindoptError):

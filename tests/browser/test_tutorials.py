@@ -127,8 +127,8 @@ def vendor_runs(vera, grant):
     vera.look()
     vera.press("Hand over this recommendation")
     vera.ends(4)
-    found = vera.page.locator("dt", has_text="Recommended candidate").locator("+ dd").first.inner_text()
-    return float(re.findall(r"\d\.\d+", found)[0])
+    recommended = vera.page.locator("dt", has_text="Recommended candidate").locator("+ dd").first.inner_text()
+    return float(re.findall(r"\d\.\d+", recommended)[0])
 
 
 def owner_opens_the_group(olga):

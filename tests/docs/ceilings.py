@@ -26,9 +26,9 @@ INVERTED = re.compile(r"(?:No(?![.:,])|Nothing|Nobody|None|Neither|Whoever|Such|
 def counts(page: str) -> dict[str, int]:
     """How often each pattern is in the prose of a page: not in code, tables or headings."""
     prose = passages(page)
-    found = {name: sum(len(pattern.findall(text)) for text in prose) for name, pattern in PATTERNS.items()}
-    found["inverted"] = sum(bool(INVERTED.match(sentence)) for sentence in sentences(page))
-    return {name: number for name, number in found.items() if number}
+    numbers = {name: sum(len(pattern.findall(text)) for text in prose) for name, pattern in PATTERNS.items()}
+    numbers["inverted"] = sum(bool(INVERTED.match(sentence)) for sentence in sentences(page))
+    return {name: number for name, number in numbers.items() if number}
 
 
 MAIN_PATH = (

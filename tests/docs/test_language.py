@@ -15,10 +15,12 @@ SHARED_RUNS = 5
 
 def test_no_page_has_more_of_what_is_hard_to_read_than_it_may():
     excess = {
-        page: {name: (number, allowed.get(name, 0)) for name, number in found.items() if number > allowed.get(name, 0)}
+        page: {
+            name: (number, allowed.get(name, 0)) for name, number in numbers.items() if number > allowed.get(name, 0)
+        }
         for page, text in PAGES.items()
         for allowed in [(USERS | CONTRIBUTORS).get(page, {})]
-        for found in [counts(text)]
+        for numbers in [counts(text)]
     }
     assert {page: more for page, more in excess.items() if more} == {}
 
@@ -47,10 +49,10 @@ def test_users_pages_do_not_say_the_same_in_the_same_words():
     users = [page for page in PAGES if page.startswith(("README", "docs/")) and "/developers/" not in page]
     runs = {page: runs_of(PAGES[page]) for page in users}
     shared = {
-        (one, other): sorted(runs[one] & runs[other])
-        for i, one in enumerate(users)
+        (page, other): sorted(runs[page] & runs[other])
+        for i, page in enumerate(users)
         for other in users[:i]
-        if len(runs[one] & runs[other]) > SHARED_RUNS
+        if len(runs[page] & runs[other]) > SHARED_RUNS
     }
     assert shared == {}
     assert (

@@ -37,7 +37,7 @@ def test_each_promise_of_the_readme_names_its_tests():
     assert len(promises) == 5
     page = (ROOT / "docs" / "developers" / "testing.md").read_text(encoding="utf-8")
     rows = {promise: re.findall(rf"^\| {promise} \|(.*)\|$", page, re.MULTILINE) for promise in promises}
-    assert {promise: len(found) for promise, found in rows.items()} == dict.fromkeys(promises, 1)
+    assert {promise: len(lines) for promise, lines in rows.items()} == dict.fromkeys(promises, 1)
     assert [promise for promise, (row,) in rows.items() if not named(row)] == []
     assert named(page) - there() == set()
 

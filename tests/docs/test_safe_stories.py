@@ -18,8 +18,8 @@ ONE_ANSWER, WHOLE_RECORD = {"epsilon_per_row": 1.5}, {"epsilon_per_row": 1}
 
 @pytest.fixture(scope="module")
 def dataset(curator):
-    table = np.array([[area, built, price(area, built)] for _, area, built in houses(120)])
-    lines = ["area_m2,built,price", *(",".join(f"{value:g}" for value in row) for row in table.tolist())]
+    values = np.array([[area, built, price(area, built)] for _, area, built in houses(120)])
+    lines = ["area_m2,built,price", *(",".join(f"{value:g}" for value in row) for row in values.tolist())]
     return bo.Owner(curator.url, curator.token).upload("\n".join(lines).encode(), name="120 houses")
 
 
