@@ -1,6 +1,5 @@
 """What the tutorials name in italics is in the sources of their console: tests/browser walks them, step by step."""
 
-
 from tests.browser.tutorial_steps import Step, steps
 from tests.docs.snippets import ROOT
 
