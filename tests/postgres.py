@@ -192,7 +192,7 @@ def copy_database(source: Path, target: Path) -> None:
     """Copy the database of a folder, if it has one, for a copy of the folder. Nobody may be connected to it."""
     if _name_for(source) in _made:
         server().create(_name_for(target), _name_for(source))
-        _made[_name_for(target)] = time.monotonic()
+        _made[_name_for(source)] = _made[_name_for(target)] = time.monotonic()
 
 
 def settings_for(folder: Path) -> dict[str, str]:
