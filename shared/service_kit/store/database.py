@@ -7,13 +7,13 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast
 
 from sqlalchemy import Connection, MetaData, select
 
-from blindopt.errors import AuditUnavailable, StateConflict
+from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
 from service_kit.store import backends, schema
 from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
 from service_kit.store.foreign_writes import ForeignWrites, note, watch
@@ -411,10 +411,11 @@ class Database:
         if self._file is not None:
             self._file.copy(target)
             return
-        copied = Database(target, self._tables[0], append_only=self._tables[1])
-        with self.read() as db:
-            copied.write(lambda to: _copy_tables(db, to, self._tables[0]))
-        copied.close()
+        try:
+            with self.read() as db, closing(Database(target, self._tables[0], append_only=self._tables[1])) as copied:
+                copied.write(lambda to: _copy_tables(db, to, self._tables[0]))
+        except AuditUnavailable as error:
+            raise StorageUnavailable(f"the copy of the database cannot be written: {error}") from None
 
     def copy_to(self, url: str) -> None:
         """Copy every row to PostgreSQL, in one transaction. Raises StateConflict if there are rows already."""
