@@ -64,7 +64,7 @@ def test_features_that_depend_on_each_other_are_reported_before_anything_is_draw
 
 def test_a_mechanism_that_cannot_be_is_refused_with_its_place(study_of):
     forecast = wire.ForecastCreate(mechanisms=["gaussian", "gaussian_projection"])
-    with pytest.raises(Invalid, match="leave it out") as refused:
+    with pytest.raises(Invalid, match="gaussian_projection cannot be tried for this study") as refused:
         cells_of(study_of(), forecast)
     assert [error["field"] for error in refused.value.errors] == ["mechanisms.1"]
     narrow = [wire.Feature(column=name, lower=-1e9, upper=1e9, scale=1e-9) for name in "ab"]
