@@ -57,7 +57,7 @@ def page(path: Path, outputs: Outputs | None) -> str:
 
 def _output(output: dict[str, str]) -> str:
     if "svg" in output:
-        return f"![The plot that the cell above draws]({output['svg']})"
+        return f"![The plot that the cell above draws]({output['svg']}){{ .plot }}"
     if "html" in output:
         html = re.sub(r"<style.*?</style>|\s*\n\s*", "", output["html"], flags=re.DOTALL)
         return f'<div class="outputs">{html}</div>'

@@ -16,6 +16,8 @@ from tests.docs.site_checks import faults
 from tests.docs.snippets import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
+PAGE_WIDTH = 688
+"""Pixels of a page's text on a wide screen."""
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +116,6 @@ def test_each_type_stands_once_on_the_page_of_the_operation_that_uses_it_first(c
         assert page == first or page in used, f"{name} is not used on the page that explains it"
 
 
-def test_contents_of_a_page_have_no_entry_twice(contract):
-    for page, text in contract[1].items():
-        headings = re.findall(r"^##+ (.+?) \{ #", text, re.MULTILINE)
-        assert len(headings) == len(set(headings)), page.name
-
-
 def test_each_success_has_a_sentence_of_its_own(contract):
     operations = operations_of(contract[0])
     sentences = []
@@ -167,6 +163,29 @@ def test_the_page_of_gaps_has_every_gap_of_the_guarantees(out):
     page = (out / "site-source" / "pages" / "reference" / "not-protected.md").read_text(encoding="utf-8")
     assert [gap.heading for gap in GAPS if f"- **{gap.heading}**: {gap.whole}\n" not in page] == []
     assert len(GAPS) > 10
+
+
+def test_text_of_figures_is_large_enough_to_read_and_seen_in_the_dark():
+    """At the width of a page."""
+    figures = sorted((ROOT / "docs").rglob("*.svg"))
+    assert len(figures) >= 2
+    for figure in figures:
+        drawing = figure.read_text(encoding="utf-8")
+        width = float(re.search(r'viewBox="0 0 ([0-9.]+) ', drawing)[1])
+        sizes = [float(size) for size in re.findall(r'font(?:-size)?(?:="|: ?)([0-9.]+)', drawing)]
+        assert sizes
+        assert min(sizes) * min(1, PAGE_WIDTH / width) >= 11, figure.name
+        assert "@media (prefers-color-scheme: dark)" in drawing, figure.name
+
+
+def test_contents_of_every_page_have_no_entry_twice(out):
+    twice = {}
+    for path in (out / "site-source" / "pages").rglob("*.md"):
+        prose = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        headings = re.findall(r"^##+ (.+?)(?: \{ #.*)?$", prose, re.MULTILINE)
+        twice[path.name] = {heading for heading in headings if headings.count(heading) > 1}
+    del twice["changelog.md"]  # each version has the same
+    assert {name: headings for name, headings in twice.items() if headings} == {}
 
 
 def test_a_rare_term_is_explained_where_it_stands(out):
