@@ -23,7 +23,7 @@ class BlindoptError(Exception):
     """
 
     code: str = "internal"
-    what_to_do: str = "Report it to who runs the service, with the X-Request-ID of the reply."
+    what_to_do: str = "Report it to the person who runs the service, with the X-Request-ID of the reply."
     status: int = 500
     title: str = "Internal error"
     retryable: bool = False

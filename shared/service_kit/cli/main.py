@@ -3,6 +3,7 @@
 A command imports what only it needs, such as the web server, when it runs, so that `token create` is fast.
 """
 
+import errno
 import gc
 import inspect
 import os
@@ -215,7 +216,8 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else "no such address"
-        raise StateConflict(f"cannot listen on {host} port {port}: {why}") from None
+        other = ": choose another with --port" if error.errno == errno.EADDRINUSE else ""
+        raise StateConflict(f"cannot listen on {host} port {port}: {why}{other}") from None
 
 
 def first_token(context: ServiceContext, role: Role, path: Path) -> None:

@@ -97,7 +97,7 @@ def of_study(db: Connection, study_id: str) -> list[Any]:
 def revoke(db: Connection, kid: str, now: datetime, mac_of: MacOf) -> None:
     """Refuse a token from now on. Revoking it again changes nothing. Raises NotFound."""
     if (row := find(db, kid)) is None:
-        raise NotFound("there is no such token")
+        raise NotFound("no token has this key id: `token list` shows them")
     if row.revoked_at is None:
         db.execute(update(_tokens).where(_tokens.c.kid == kid).values(revoked_at=stamp(now)))
         seal(db, find(db, kid), mac_of)

@@ -1,7 +1,6 @@
 """What is wrong with a request is said in words, at a path that its sender wrote."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,105 +14,13 @@ from blindopt.client.owner import Dataset, Draft, ReleasedStudy
 from blindopt.errors import Invalid, sentence
 from blindopt.wire.base import Request
 from tests.console_errors import NOT_SAID
+from tests.spoilt_bodies import CANARY, SPOILS, a_body, changed, nodes, wrong_words
 
-CANARY = "canary7f3a9c"
-TEXTS = {
-    r"^[0-9]{1,6}(\.[0-9]{1,12})?$": "1.5",
-    r"^([0-9a-f]{64})+$": "0" * 64,
-    r"^[0-9a-f]{0,64}$": "",
-    r"^(https?|link)://[!-~]+$": "https://curator.example",
-    r"^/[!-~]*$": "/v1/studies",
-}
 REQUESTS = {
     name: model
     for name, model in vars(wire).items()
     if isinstance(model, type) and issubclass(model, Request) and model.model_fields
 }
-
-
-def a_body(schema, whole):
-    """A body with every field of a schema, of the first variant where there are several."""
-    if "$ref" in schema:
-        return a_body(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
-    for several in ("oneOf", "anyOf", "allOf"):
-        if several in schema:
-            return a_body(schema[several][0], whole)
-    if "const" in schema or "enum" in schema:
-        return schema.get("const", schema.get("enum", [None])[0])
-    match schema.get("type"):
-        case "object":
-            return {name: a_body(part, whole) for name, part in schema.get("properties", {}).items()}
-        case "array":
-            items = schema.get("prefixItems") or [schema["items"]] * max(1, schema.get("minItems", 0))
-            return [a_body(item, whole) for item in items]
-        case "string":
-            pattern = schema.get("pattern", "")
-            if match := re.fullmatch(r"\^([a-z]+_)?\[0-9a-f\]\{(\d+)\}\$", pattern):
-                return f"{match[1] or ''}{'0' * int(match[2])}"
-            return TEXTS.get(pattern, "a" * max(1, schema.get("minLength", 0)))
-        case "boolean":
-            return True
-        case "integer":
-            return int(schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1))
-        case "number":
-            return schema.get("minimum", schema.get("exclusiveMinimum", 0.0) + 0.5)
-    return None
-
-
-def nodes(body, path=()):
-    """Every path in a body."""
-    yield path
-    children = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
-    for key, child in children:
-        yield from nodes(child, (*path, key))
-
-
-def changed(body, path, act):
-    """A copy of a body, of which the part at a path was changed by ``act(holder, key)``."""
-    holder = root = [json.loads(json.dumps(body))]
-    key = 0
-    for name in path:
-        holder, key = holder[key], name
-    act(holder, key)
-    return root[0] if root else None
-
-
-def put(value):
-    def act(holder, key):
-        holder[key] = value
-
-    return act
-
-
-def misspell(holder, key):
-    if isinstance(holder, dict):
-        holder[f"{key}e"] = holder.pop(key)
-
-
-def take_out(holder, key):
-    del holder[key]
-
-
-SPOILS = {
-    **{repr(v): put(v) for v in (None, 5, -2.5, True, CANARY, "", "2e3", "1,5", 1e300, [], [CANARY], {}, {CANARY: 1})},
-    "misspelt": misspell,
-    "taken out": take_out,
-}
-
-
-def faults_of_reply(error, body):
-    """What is wrong with an error: words of a validator, values of the request, paths that nobody wrote."""
-    messages = [str(error), *(str(fault["message"]) for fault in error.errors)]
-    wrong = [message for message in messages if NOT_SAID.search(message)]
-    wrong += [str(fault["message"]) for fault in error.errors if CANARY in str(fault["message"])]
-    wrong += [str(error)] if str(error) != sentence(error.errors[0]) else []
-    written = {".".join(map(str, path)) for path in nodes(body)}
-    for fault in error.errors:
-        path = fault["field"]
-        holder = path.rpartition(".")[0]
-        if path not in written and holder not in written and path != "body":
-            wrong.append(path)
-    return wrong
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -129,7 +36,7 @@ def test_a_spoilt_request_is_told_its_first_fault_in_words_at_a_path_that_was_wr
                     faults.parse(model, json.dumps(body))
                 except Invalid as error:
                     refused += 1
-                    if found := faults_of_reply(error, body):
+                    if found := wrong_words(str(error), error.errors, body):
                         wrong[f"{'.'.join(map(str, path))} {spoil}"] = found
     assert wrong == {}
     assert refused > 5
@@ -141,7 +48,7 @@ def test_what_a_validator_says_by_itself_does_not_pass():
 
     def found(field, message, detail=None):
         fault = {"field": field, "message": message}
-        return faults_of_reply(Invalid(detail or sentence(fault), [fault]), body)
+        return wrong_words(detail or sentence(fault), [fault], body)
 
     assert found("release.epsilon", "is a number: write it in quotes") == []
     assert found("release.delta", "is missing") == []
