@@ -23,7 +23,7 @@ def text(element):
             return f"{children[0]}^[{children[1]}]"
         case "msubsup":
             return f"{children[0]}_[{children[1]}]^[{children[2]}]"
-    plain = (element.text or "").translate({0x2212: "-", 0x2032: "'"})
+    plain = (element.text or "").translate({0x2212: "-", 0x2032: "'", 0x2217: "*"})
     return plain + "".join(children)
 
 
@@ -39,6 +39,7 @@ def text(element):
         (r"1.3\cdot10^{-19}", "1.3·10^[-19]"),
         (r"\left(\max_a e_a\right)", "(max_[a]e_[a])"),
         (r"p<q", "p<q"),
+        (r"g^*/m", "g^[*]/m"),
     ],
 )
 def test_a_formula_keeps_its_structure(formula, structure):
@@ -56,6 +57,7 @@ def test_code_is_left_as_it_is_and_all_else_is_typeset():
     made = formulas.typeset(page)
     assert "`$a$`" in made
     assert "echo $A $B" in made
+    assert "*" not in formulas.typeset("$g^*$ and $h^*$")  # emphasis to Markdown
     assert re.findall(r"<math[^>]*>", made) == ["<math>", '<math display="block">']
 
 
