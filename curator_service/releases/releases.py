@@ -127,24 +127,24 @@ class Releases:
             }
         )
 
-    def release(self, request: RequestContext, study_id: str, asked: wire.ReleaseAsked | None = None) -> StoredReply:
+    def release(self, request: RequestContext, study_id: str, seen: wire.ReleaseAsked | None = None) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open.
 
-        Raises StateConflict if the draft is not the one that ``asked`` names, or where the latest preview of it found a
-        high risk that ``asked`` does not confirm.
+        Raises StateConflict if the draft is not the one that ``seen`` names, or where the latest preview of it found a
+        high risk that ``seen`` does not confirm.
         """
-        charged = self._begin(request, study_id, asked)
+        charged = self._begin(request, study_id, seen)
         return charged if isinstance(charged, StoredReply) else self._finish(request, study_id, *charged)
 
     def start(
-        self, request: RequestContext, study_id: str, asked: wire.ReleaseAsked | None = None
+        self, request: RequestContext, study_id: str, seen: wire.ReleaseAsked | None = None
     ) -> StoredReply | None:
         """Release as ``release`` does, in a thread; None while it is drawn, and the reply to a repetition once it is.
 
         A draw that fails leaves a draft, as a crash would.
         """
         try:
-            charged = self._begin(request, study_id, asked)
+            charged = self._begin(request, study_id, seen)
         except StillRunning:
             return None
         if isinstance(charged, StoredReply):
@@ -199,7 +199,7 @@ class Releases:
         return self._high.get(study_id) == spec_sha256
 
     def _begin(
-        self, request: RequestContext, study_id: str, asked: wire.ReleaseAsked | None
+        self, request: RequestContext, study_id: str, seen: wire.ReleaseAsked | None
     ) -> StoredReply | tuple[wire.StudyCreate, ReleaseStatus, Task[Reply]]:
         if (earlier := self._context.idempotency.earlier(request)) is not None:
             return earlier
@@ -215,9 +215,9 @@ class Releases:
                 raise StillRunning("this release is being drawn")
             if row.state != "draft" and (drawing or row.state != "releasing"):
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
-            if asked is not None and asked.spec_sha256 != sha256(row.spec.encode()):
+            if seen is not None and seen.spec_sha256 != sha256(row.spec.encode()):
                 raise StateConflict("the draft was changed since you read it: read it again before you release it")
-            if not (asked and asked.confirm_high_risk) and self.is_high_risk(study_id, sha256(row.spec.encode())):
+            if not (seen and seen.confirm_high_risk) and self.is_high_risk(study_id, sha256(row.spec.encode())):
                 raise StateConflict(
                     "the latest preview of this draft found a high risk: change the draft, or release it all the same "
                     "with confirm_high_risk true"

@@ -122,10 +122,10 @@ def nearest(name: str, names: Iterable[str]) -> str:
     >>> nearest("mechanisme", ["mechanism", "epsilon"]), nearest("x", ["lower", "upper"]), nearest("x", [])
     (': did you mean "mechanism"?', ': it is one of "lower" and "upper"', '')
     """
-    known = sorted(names)
-    if close := get_close_matches(name, known, 1, 0.6) or get_close_matches(name.lower(), known, 1, 0.6):
+    offered = sorted(names)
+    if close := get_close_matches(name, offered, 1, 0.6) or get_close_matches(name.lower(), offered, 1, 0.6):
         return f': did you mean "{close[0]}"?'
-    return f": it is one of {listed(known, 'and')}" if 0 < len(known) <= _NAMES_SHOWN else ""
+    return f": it is one of {listed(offered, 'and')}" if 0 < len(offered) <= _NAMES_SHOWN else ""
 
 
 def listed(names: Sequence[str], last: str = "or") -> str:
@@ -135,7 +135,7 @@ def listed(names: Sequence[str], last: str = "or") -> str:
 
 
 def _fault(error: Mapping[str, Any], root: Any, sent: Any, rename: Callable[[str], str]) -> Fault:
-    path, schema, fields = _place(root, error["loc"])
+    path, schema, fields = _path_of(root, error["loc"])
     value = _at(sent, path)
     kind, context = error["type"], error.get("ctx", {})
     if kind == "json_invalid":  # its location is that of a character
@@ -211,7 +211,7 @@ def _at(sent: Any, path: Sequence[str | int]) -> Any:
     return sent
 
 
-def _place(root: Any, location: Sequence[str | int]) -> tuple[list[str | int], dict[str, Any], dict[str, Any]]:
+def _path_of(root: Any, location: Sequence[str | int]) -> tuple[list[str | int], dict[str, Any], dict[str, Any]]:
     """The path of a location without the variants of unions, which nobody wrote; its schema; the fields beside it."""
     path: list[str | int] = []
     references: dict[str, Any] = {}

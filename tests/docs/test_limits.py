@@ -26,8 +26,8 @@ CONSTANTS = {
 
 def numbers(cell):
     """The numbers of a cell, in bytes where it has a unit."""
-    found = re.findall(r"(\d[\d,]*)(?: (MiB|GiB))?", cell)
-    return [int(number.replace(",", "")) * UNITS.get(unit, 1) for number, unit in found]
+    amounts = re.findall(r"(\d[\d,]*)(?: (MiB|GiB))?", cell)
+    return [int(number.replace(",", "")) * UNITS.get(unit, 1) for number, unit in amounts]
 
 
 def test_each_limit_is_the_default_of_its_setting():

@@ -68,8 +68,8 @@ def test_every_page_has_one_place_in_the_navigation(out):
 
 
 def test_the_site_has_no_data_but_the_contracts_and_the_search(out):
-    found = {path.relative_to(out / "site").as_posix() for path in (out / "site").rglob("*.json")}
-    assert found == {"search.json", "reference/curator.openapi.json", "reference/modeler.openapi.json"}
+    data = {path.relative_to(out / "site").as_posix() for path in (out / "site").rglob("*.json")}
+    assert data == {"search.json", "reference/curator.openapi.json", "reference/modeler.openapi.json"}
 
 
 def test_the_search_has_every_page_for_users_and_no_other(out):

@@ -463,8 +463,8 @@ class Draft:
 
         ``confirm_high_risk`` is needed after a preview with a high risk.
         """
-        asked = {"spec_sha256": self.view.spec_sha256, "confirm_high_risk": confirm_high_risk}
-        request = parsed(wire.ReleaseAsked, asked)
+        fields = {"spec_sha256": self.view.spec_sha256, "confirm_high_risk": confirm_high_risk}
+        request = parsed(wire.ReleaseAsked, fields)
         return ReleasedStudy(self.owner, self.owner.release(self.id, request=request).id)
 
     def __repr__(self) -> str:

@@ -108,8 +108,8 @@ def parsed(model: type[M], fields: Mapping[str, Any], names: Mapping[str, str] =
     """
 
     def argument(path: str) -> str:
-        found = next((name for name in names if path == name or path.startswith(f"{name}.")), "")
-        return names[found] + path.removeprefix(found) if found else path
+        renamed = next((name for name in names if path == name or path.startswith(f"{name}.")), "")
+        return names[renamed] + path.removeprefix(renamed) if renamed else path
 
     model_: M = faults.parse(model, json.dumps(plain(fields)), argument)
     return model_

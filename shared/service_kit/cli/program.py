@@ -112,10 +112,10 @@ class Program(Generic[S]):
         try:
             settings = self.settings(**options)
         except ValidationError as error:
-            found = faults.invalid(faults.first_errors(error), rename=name_of).errors
+            reported = faults.invalid(faults.first_errors(error), rename=name_of).errors
             whole = self.client_variable("")
             raise Invalid.of(
-                [fault | {"message": _SETTING.sub(f"{whole}\\g<0>", str(fault["message"]))} for fault in found]
+                [fault | {"message": _SETTING.sub(f"{whole}\\g<0>", str(fault["message"]))} for fault in reported]
             ) from None
         for name in settings.unknown(os.environ):
             near = faults.nearest(name, map(settings.variable, type(settings).model_fields))

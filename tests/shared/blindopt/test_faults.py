@@ -36,8 +36,8 @@ def test_a_spoilt_request_is_told_its_first_fault_in_words_at_a_path_that_was_wr
                     faults.parse(model, json.dumps(body))
                 except Invalid as error:
                     refused += 1
-                    if found := wrong_words(str(error), error.errors, body):
-                        wrong[f"{'.'.join(map(str, path))} {spoil}"] = found
+                    if reported := wrong_words(str(error), error.errors, body):
+                        wrong[f"{'.'.join(map(str, path))} {spoil}"] = reported
     assert wrong == {}
     assert refused > 5
 
@@ -46,21 +46,21 @@ def test_what_a_validator_says_by_itself_does_not_pass():
     """The control: its words, its paths, a value, and a summary in place of the first fault."""
     body = {"release": {"epsilon": 2.5, "mechanism": CANARY}}
 
-    def found(field, message, detail=None):
+    def reported(field, message, detail=None):
         fault = {"field": field, "message": message}
         return wrong_words(detail or sentence(fault), [fault], body)
 
-    assert found("release.epsilon", "is a number: write it in quotes") == []
-    assert found("release.delta", "is missing") == []
-    assert found("release.auto.epsilon", "is a number") == ["release.auto.epsilon"]
-    assert found("release.epsilon", "Input should be a valid string")
-    assert found("release.epsilon", r"must match ^[0-9]{1,6}$")
-    assert found("release.mechanism", f"is {CANARY}")
-    assert found("release.epsilon", "is a number", "the request cannot be read")
+    assert reported("release.epsilon", "is a number: write it in quotes") == []
+    assert reported("release.delta", "is missing") == []
+    assert reported("release.auto.epsilon", "is a number") == ["release.auto.epsilon"]
+    assert reported("release.epsilon", "Input should be a valid string")
+    assert reported("release.epsilon", r"must match ^[0-9]{1,6}$")
+    assert reported("release.mechanism", f"is {CANARY}")
+    assert reported("release.epsilon", "is a number", "the request cannot be read")
     with pytest.raises(ValidationError) as refused:
         wire.StudyCreate.model_validate(body)
     (error, *_) = [e for e in refused.value.errors() if "release" in e["loc"]]
-    assert found(".".join(map(str, error["loc"])), error["msg"])
+    assert reported(".".join(map(str, error["loc"])), error["msg"])
 
 
 def test_every_pattern_of_the_wire_is_told_in_words():

@@ -275,13 +275,13 @@ def test_a_lookup_sees_the_write_of_another_program_and_the_next_transaction_cou
 def test_a_service_that_could_not_be_opened_leaves_no_leader_behind(url, tmp_path):
     """Its session held the lock, and no service came up until somebody ended the process."""
     assert backends.lead(tmp_path / "curator.sqlite", url)
-    left = _curator(tmp_path, url)
+    abandoned = _curator(tmp_path, url)
     assert backends.lead(tmp_path / "curator.sqlite", url)
     with closing(_curator(tmp_path, url)) as database:
         database.check_writable()
     with pytest.raises(AuditUnavailable):
-        left.check_writable()
-    left.close()
+        abandoned.check_writable()
+    abandoned.close()
 
 
 def test_only_roles_that_were_given_the_right_write_tables_anew(curator, url):
