@@ -46,8 +46,8 @@ def test_a_wrong_body_is_told_its_first_fault_at_every_operation(name, tmp_path)
             if reply.status_code == 422:
                 seen.add((method, path))
                 problem = reply.json()
-                if found := wrong_words(problem["detail"], problem["errors"], wrong_body):
-                    wrong[method, path, text] = found
+                if reported := wrong_words(problem["detail"], problem["errors"], wrong_body):
+                    wrong[method, path, text] = reported
 
     asyncio.run(send())
     if name == "modeler":
