@@ -278,8 +278,8 @@ def _group_in_words(release: int | None, answer: int, of_row: int | None, of_stu
     first = text(release + most * answer)
     number = "" if of_study is None else f"{of_study} "
     return (
-        f"{about} A record is in one group: {number}answers about different groups use epsilon {first} of it in total, "
-        "with the release."
+        f"{about} A record is in one group: {number}answers about different groups use epsilon {first} of the record "
+        "in total, with the release."
     )
 
 

@@ -361,6 +361,11 @@ WRITTEN = """() => {
 """The text that the project wrote, without names and values."""
 
 
+IDS = """() => [...document.querySelectorAll("a")].map((link) => link.textContent.trim())
+  .filter((shown) => /\\b[a-z]{2,4}_[0-9a-f]{16}\\b/.test(shown))"""
+"""Ids that are the text of a link: a page says a name there."""
+
+
 def looked_at(person):
     """What is wrong with the page that is open."""
     page = person.page
@@ -370,6 +375,7 @@ def looked_at(person):
         *console_errors.faults_of(page.content()),
         *page.evaluate(HARM),
         *page.evaluate(TURNING),
+        *page.evaluate(IDS),
         *person.faults(),
     ]
     for width in (320, 1200):

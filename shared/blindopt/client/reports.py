@@ -73,7 +73,7 @@ class Forecast(wire.ForecastView):
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.minorticks_off()
         of_groups = any(point.mechanism == "groups" for point in self.points)
-        axes.set_xlabel("epsilon of a record in all" if of_groups else "epsilon of the release")
+        axes.set_xlabel("epsilon of a record in total" if of_groups else "epsilon of the release")
         axes.set_ylabel("regret, in sd of the outcome")
         axes.legend()
         return axes
@@ -89,7 +89,7 @@ class StudyAccount(wire.StudyAccount):
         caps = self.budget
         rows: list[list[object]] = [
             ["epsilon of a record", self.row_epsilon or "no finite bound", caps.epsilon_per_row or "no cap"],
-            ["epsilon in all", self.total_epsilon or "no finite bound", caps.epsilon_total or "no cap"],
+            ["epsilon in total", self.total_epsilon or "no finite bound", caps.epsilon_total or "no cap"],
             ["measurements", self.total_plays, caps.queries or "no cap"],
         ]
         return table(["", "Used", "Cap"], rows, caption=self.name)

@@ -51,9 +51,9 @@ NO_KERNEL = "Hyper-parameters are fitted to the answers: no kernel is given."
 GIVEN_KERNEL = "The given kernel is used as long as it fits the answers; then hyper-parameters are fitted to them."
 BY_DISTANCE = "The length-scale follows from the distances between candidates: no kernel is given."
 AGAIN: dict[wire.PlannedRepeats, str] = {
-    "algorithm": "A candidate may be asked again at any time",
-    "never": "No candidate is asked twice",
-    "after_all": "A candidate is asked again only when all were asked",
+    "algorithm": "A candidate may be queried again at any time",
+    "never": "No candidate is queried twice",
+    "after_all": "A candidate is queried again only after every candidate was queried",
 }
 
 
@@ -100,7 +100,7 @@ def plan_for(
         design = "random" if isinstance(algorithm, wire.RandomRows) else "maximin"
     if rows is None:
         rows, why = _initial_rows(algorithm, spec.iterations, study, past)
-        how = " spread over Z" if design == "maximin" else ""
+        how = " spread over the release" if design == "maximin" else ""
         reasons.append(f"{rows} candidates{how} are queried first: {why}.")
     if (repeats := spec.repeats) == "auto":
         repeats, why = _repeats(algorithm, study)
@@ -197,7 +197,11 @@ def _initial_rows(algorithm: wire.AlgorithmSpec, iterations: int, study: Study, 
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
         return 0, "the algorithm learns nothing from them"
     count = _usual_rows(study.r)
-    why = f"twice the {study.r} columns of Z" if count > INITIAL_MIN else "the least for a few columns of Z"
+    why = (
+        f"twice the {study.r} columns of the release"
+        if count > INITIAL_MIN
+        else "the least for a few columns of the release"
+    )
     if past:
         count, why = max(0, count - past), f"{why} ({count}), less the {past} past measurements"
     limits = {
@@ -231,7 +235,7 @@ def _repeats(algorithm: wire.AlgorithmSpec, study: Study) -> tuple[wire.PlannedR
         return "algorithm", "each epoch measures one candidate several times"
     if isinstance(study.answers, wire.NoAnswerNoise):
         if exact_answers(study):
-            return "never", "y is the exact value of a column, so a second answer would be the same"
+            return "never", "an answer is the exact value of a column, so a second answer would be the same"
         return "after_all", "another candidate teaches more than a second measurement of the same one"
     if study.privacy_unit == "row":
         why = "answers about one record add up in its privacy budget"

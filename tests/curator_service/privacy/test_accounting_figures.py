@@ -303,7 +303,7 @@ def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, nu
     spec = groups.study("0.5", "0.75", "0.25").model_copy(update={"budget": wire.Budget(**caps)})
     sentence = accounting.price(spec).sentence
     each, many, in_all = re.search(
-        r"Each answer uses epsilon ([\d.]+) for the records .*: (?:(\d+) )?answers .* epsilon ([\d.]+) of it in total",
+        r"Each answer uses epsilon ([\d.]+) for the records .*: (?:(\d+) )?answers .* epsilon ([\d.]+) of the record",
         sentence,
     ).groups()
     assert (each, many, in_all) == ("0.75", number, whole)

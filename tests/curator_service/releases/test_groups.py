@@ -319,7 +319,7 @@ def test_a_price_says_before_that_different_groups_cost_one_epsilon(curator, dat
     body = draft(dataset, budget=wire.Budget(epsilon_per_row="1", queries=50)).model_dump(mode="json")
     check = curator.call("owner", "POST", "/v1/studies:check", json=body)
     assert (
-        "50 answers about different groups use epsilon 1 of it in total, with the release."
+        "50 answers about different groups use epsilon 1 of the record in total, with the release."
         in check["price"]["sentence"]
     )
     assert check["price"]["row_epsilon"] == "1"

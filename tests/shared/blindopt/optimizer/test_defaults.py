@@ -99,9 +99,8 @@ def test_a_promise_that_no_algorithm_for_the_study_makes_is_refused_by_its_name(
 def test_the_first_rows_are_spread_and_at_most_half_of_all(chosen, wishes, rows, because):
     made = plan(study(**chosen), **wishes)
     assert (made.initial_rows, made.initial_design) == (rows, "maximin")
-    (reason,) = [
-        reason for reason in made.reasons if reason.startswith(f"{rows} candidates spread over Z are queried first: ")
-    ]
+    begins = f"{rows} candidates spread over the release are queried first: "
+    (reason,) = [reason for reason in made.reasons if reason.startswith(begins)]
     assert because in reason
 
 

@@ -18,7 +18,7 @@ FEW = (
 )
 LONG = "an epoch of {plays} rounds is more than a twentieth of the {horizon} queries: few decisions are left"
 AGAIN = (
-    "rows may be asked again, and rows are people in this study: each answer about a row spends its epsilon again, "
+    "candidates may be queried again, and records are people in this study: each answer about one uses epsilon again, "
     "and one release of a mean is worth more than repeats"
 )
 FLAT = "the largest eigenvalue of the kernel is more than half of its trace: the candidates are nearly one arm"
