@@ -43,4 +43,9 @@ def _command(name: str, command: Any, level: int) -> list[str]:
 def _paragraphs(text: str) -> str:
     """Help as Markdown; typer marks paragraphs that keep their lines."""
     blocks = text.replace("\b\n", "").split("\n\n")
-    return "\n\n".join(plain(" ".join(block.split())) for block in blocks if block.strip())
+    return "\n\n".join(_paragraph(" ".join(block.split())) for block in blocks if block.strip())
+
+
+def _paragraph(block: str) -> str:
+    _, is_example, command = block.partition("Example: ")
+    return f"```bash\n{command}\n```" if is_example else plain(block)

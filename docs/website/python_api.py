@@ -13,6 +13,12 @@ import blindopt
 from blindopt.wire.base import Reply, Request
 from docs.website.tables import code, plain, table
 
+_ORDER = (
+    *("owner", "reports", "measurer", "vendor", "study", "auditing", "optimizer", "chooser", "posterior", "exact_gp"),
+    *("acquisition", "kernels", "errors", "base", "dataset", "tuning", "ledger", "query", "inbox", "message", "audit"),
+    *("release", "run"),
+)
+"""Modules in the order of a reader's work: what owners use, then vendors, auditors and programs of their own."""
 DEPTH = 2
 """How many calls away from a public name a class may be that the page describes."""
 ABOUT = """After `import blindopt as bo` you can use each name that begins with `bo.`. Calls return objects of the other
@@ -54,7 +60,8 @@ def entries() -> list[tuple[str, Any]]:
         module = kind.__module__.split(".")
         prefix = "wire." if "wire" in module else f"{module[-1]}." if names.count(kind.__name__) > 1 else ""
         named[prefix + kind.__name__] = kind
-    return [(f"bo.{name}", value) for name, value in public.items() if callable(value)] + list(named.items())
+    listed = [(f"bo.{name}", value) for name, value in public.items() if callable(value)] + list(named.items())
+    return sorted(listed, key=lambda entry: _ORDER.index(entry[1].__module__.rpartition(".")[2]))
 
 
 def returned(value: Any) -> Iterator[type]:
@@ -117,11 +124,13 @@ def _entry(name: str, value: Any, mark: str, homes: Mapping[str, str], owner: An
     if function is not None:
         blocks.append(f"```python\n{name.rpartition('.')[2]}{signature(function)}\n```")
     table_of = described(value, owner, homes)
-    for paragraph in _paragraphs(value):
-        sentences_left = [
-            item for item in sentences(paragraph) if not any(item in words for words in table_of.values())
+    for number, paragraph in enumerate(_paragraphs(value)):
+        others = [
+            item
+            for position, item in enumerate(sentences(paragraph))
+            if number == position == 0 or not any(item in words for words in table_of.values())
         ]
-        blocks.append(paragraph if paragraph.startswith("```") else plain(" ".join(sentences_left)))
+        blocks.append(paragraph if paragraph.startswith("```") else plain(" ".join(others)))
     rows = [[code(item), words if words.startswith("[") else plain(words)] for item, words in table_of.items()]
     blocks.append(table(["Parameter", "Meaning"], rows))
     return blocks
@@ -145,13 +154,15 @@ def _made_by_calls() -> set[type]:
 def signature(function: Any) -> str:
     """The signature as the source has it, without ``self``; long ones have a parameter a line."""
     if function.__code__.co_filename.startswith("<"):  # of a dataclass, which has no source
-        pages_made = inspect.signature(function)
-        parameters = [item for name, item in pages_made.parameters.items() if name != "self"]
-        return str(pages_made.replace(parameters=parameters, return_annotation=pages_made.empty))
+        whole = inspect.signature(function)
+        parameters = [item for name, item in whole.parameters.items() if name != "self"]
+        return str(whole.replace(parameters=parameters, return_annotation=whole.empty))
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     node.args.args = [item for item in node.args.args if item.arg not in ("self", "cls")]
-    result = f" -> {ast.unparse(node.returns)}" if node.returns is not None and function.__name__ != "__init__" else ""
+    result = ""
+    if node.returns is not None and function.__name__ != "__init__":
+        result = " -> " + ast.unparse(node.returns).replace("'", "")  # without the quotes of a class that comes later
     content = f"({ast.unparse(node.args)}){result}".replace("'", '"')
     if len(content) <= 90:
         return content
