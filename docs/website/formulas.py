@@ -23,7 +23,7 @@ OPERATORS = {
 """The name in HTML of each operator: Markdown would read a star between two formulas as emphasis."""
 NAMES = ("log", "ln", "exp", "max", "min", "sup", "cos", "sinh", "tanh", "Pr", "det")
 SPACES = {",": "0.17em", ";": "0.28em", "quad": "1em", "qquad": "2em", "!": "-0.17em"}
-TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:[.,][0-9]+)*|\S")
+TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\S")
 FORMULA = re.compile(r"(^```.*?^```$|`[^`\n]*`)|\$\$(.+?)\$\$|\$([^$\n]+(?:\n[^$\n]+)?)\$", re.DOTALL | re.MULTILINE)
 
 

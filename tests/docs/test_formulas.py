@@ -46,6 +46,11 @@ def test_a_formula_keeps_its_structure(formula, structure):
     assert text(ElementTree.fromstring(formulas.mathml(formula))) == structure
 
 
+def test_a_comma_ends_a_number():
+    formula = ElementTree.fromstring(formulas.mathml("N(0,2k)"))
+    assert [number.text for number in formula.iter("mn")] == ["0", "2"]
+
+
 def test_a_command_that_is_not_known_ends_the_build():
     for formula in (r"\wrong{x}", r"e^{x"):
         with pytest.raises(ValueError, match="formula"):
