@@ -176,6 +176,7 @@ class Client:
     _reply_max_bytes: ClassVar[int] = REPLY_MAX_BYTES
     _transport: httpx.BaseTransport | None = None
     _watch = Watch()
+    _start: ClassVar[str] = ", and that the service runs"
     _refusals: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def __init__(
@@ -279,7 +280,7 @@ class Client:
         else:
             sent = connection.exchange(method, path, headers, body, allowed_s)
         try:
-            with connection.sockets.within(allowed_s), transport_errors(), sent as response:
+            with connection.sockets.within(allowed_s), transport_errors(self._start), sent as response:
                 self._has_answered, status = True, response.status_code
                 received = received_of(connection, response)
         finally:

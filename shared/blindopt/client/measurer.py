@@ -15,6 +15,8 @@ class Measurer(Client):
     >>> inbox = bo.Measurer("https://curator.example", token).inbox  # doctest: +SKIP
     """
 
+    _start = ", and that the service runs: `blindopt-curator serve` starts it"
+
     @property
     def inbox(self) -> list["Item"]:
         """Open measurements, oldest first, as they are now."""

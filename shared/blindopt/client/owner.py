@@ -39,6 +39,8 @@ class Owner(ServiceClient):
     >>> dataset = owner.upload("houses.csv", name="houses")  # doctest: +SKIP
     """
 
+    _start = ", and that the service runs: `blindopt-curator serve` starts it"
+
     def upload(
         self,
         data: Any,

@@ -361,8 +361,11 @@ def require_identity(response: httpx.Response) -> None:
 
 
 @contextmanager
-def transport_errors() -> Iterator[None]:
-    """Turn errors of httpx into Unreachable, in plain words, with the address but for its path."""
+def transport_errors(start: str = "") -> Iterator[None]:
+    """Turn errors of httpx into Unreachable, in plain words, with the address but for its path.
+
+    ``start`` is what starts the other party, said where nothing listens.
+    """
     try:
         yield
     except httpx.ConnectTimeout as error:
@@ -373,7 +376,7 @@ def transport_errors() -> Iterator[None]:
     except ssl.SSLError as error:
         raise Unreachable(f"the files of certificates are not usable: {file_problem(error)}") from error
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a name that has no encoding
-        raise Unreachable(_reason(error)) from error
+        raise Unreachable(_reason(error, start)) from error
 
 
 def _address(error: Exception) -> str:
@@ -384,7 +387,7 @@ def _address(error: Exception) -> str:
     return f"{request.url.scheme}://{request.headers.get('Host') or request.url.netloc.decode()}"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, start: str) -> str:
     address = _address(error)
     failed = f"the connection to {address} failed"
     if (problem := tls_problem(error)) is not None:
@@ -403,8 +406,7 @@ def _reason(error: Exception) -> str:
         if isinstance(cause, socket.gaierror):
             return f"there is no machine of the name in {address}: check its spelling"
         if isinstance(cause, ConnectionRefusedError):
-            start = "`blindopt-curator serve` or `blindopt-modeler serve` starts a service"
-            return f"nothing listens at {address}: check the address and its port ({start})"
+            return f"nothing listens at {address}: check the address and its port{start}"
     return f"{failed}: check the address and its port, and that a firewall lets this machine through"
 
 

@@ -39,6 +39,8 @@ class Vendor(ServiceClient):
     >>> run = vendor.start("grant.json", iterations=2, seed=7).wait()  # doctest: +SKIP
     """
 
+    _start = ", and that the service runs: `blindopt-modeler serve` starts it"
+
     def start(
         self,
         grant: str | Path | wire.GrantFile | wire.RunCreate,

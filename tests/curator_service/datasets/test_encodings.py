@@ -404,7 +404,7 @@ def test_parquet_is_refused_for_what_it_holds_and_not_for_its_own_size():
     assert survey(short, limits, parquet=True).rows == 10_000
     with pytest.raises(DatasetInvalid, match="holds more than 1,000,000 bytes when unpacked"):
         survey(long, limits, parquet=True)
-    with pytest.raises(DatasetInvalid, match="cells that are not numbers"):  # its type says so: nothing of it is read
+    with pytest.raises(DatasetInvalid, match="column a: not a number"):  # its type says so: nothing of it is read
         table_of(long, ["a"], None, limits)
     packed = io.BytesIO()
     pq.write_table(pa.table({"a": ["x" * 110] * 10_000}), packed, compression="zstd", use_dictionary=False)

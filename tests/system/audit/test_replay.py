@@ -170,7 +170,7 @@ def test_a_run_that_continues_another_begins_with_its_answers_and_a_drawn_seed_a
         }
         wrong = {"study_id": "std_0123456789abcdef"}, {"continue_from": "run_0123456789abcdef"}
         for chosen in wrong:
-            with pytest.raises(Remote, match="the run was not created"):
+            with pytest.raises(Remote, match="continue_from"):
                 vendor.start(wire.RunCreate(**target | {"token": grant.token, "continue_from": first.run.id} | chosen))
 
 
