@@ -50,7 +50,7 @@ class Person:
         self.press("Log in")
 
     def _done(self):
-        Person.acts += 1
+        type(self).acts += 1
         for wrong in (".wrong", ".error", "[aria-invalid=true]", "[role=alert]", ".notice.bad[role=status]"):
             assert self.page.locator(wrong).all_inner_texts() == [], (self.page.url, wrong)
 
