@@ -63,7 +63,7 @@ class Verification(Reply):
     root: str | None = Field(description="Root of the tree over them; null if the log does not verify.")
     shared_logs: int = Field(ge=0, description="Number of shared logs (one for each grant) that were verified too.")
     at: datetime = Field(description="When the verification began.")
-    seconds: float = Field(ge=0, description="How long it took.")
+    seconds: float = Field(ge=0, description="Seconds that it took.")
 
 
 class VerificationState(Reply):

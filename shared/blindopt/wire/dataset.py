@@ -165,8 +165,8 @@ class Column(Reply):
     name: str = Field(description="Name, as in the header of the file.")
     type: Literal["number"] = Field("number", description="Type of the values: only numbers are stored.")
     missing: Literal[0] = Field(0, description="Always 0: records with missing values are left out, or filled.")
-    minimum: float = Field(description="Smallest value: private, for the owner only.")
-    maximum: float = Field(description="Largest value: private, for the owner only.")
+    minimum: float = Field(description="Smallest value, in units of the column: private, for the owner only.")
+    maximum: float = Field(description="Largest value, in units of the column: private, for the owner only.")
     rounded: int = Field(
         0,
         description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0.",
@@ -322,7 +322,7 @@ class ColumnBounds(Reply):
     """Private quantiles of one column: public from now on."""
 
     column: str = Field(description="Name of the column.")
-    outer: list[float] = Field(description="The public range that its values were clamped to.")
+    outer: list[float] = Field(description="The public range, in units of the column, that its values were clamped to.")
     quantiles: list[float] = Field(description="One for each of the quantiles, in ascending order.")
     lower: float = Field(description="Lower bound: the first quantile, a step lower where all are equal.")
     upper: float = Field(description="Upper bound: the last quantile, a step higher where all are equal.")

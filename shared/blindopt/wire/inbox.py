@@ -29,7 +29,7 @@ class Shown(Reply):
 class EarlierMeasurement(Reply):
     """An earlier value of the same record in the same study."""
 
-    value: float = Field(description="The value as it was measured.")
+    value: float = Field(description="The value as it was measured, in units of the measurement.")
     at: datetime = Field(description="When it was entered.")
 
 
@@ -61,8 +61,8 @@ class InboxItem(Reply):
     study: str = Field(description="Name of the study.")
     question: str | None = Field(description="What to measure; null if a system measures.")
     unit: str | None = Field(description="Unit of the outcome.")
-    lower: float | None = Field(description="Smallest plausible value: smaller ones are refused.")
-    upper: float | None = Field(description="Largest plausible value: larger ones are refused.")
+    lower: float | None = Field(description="Smallest plausible value, in its unit: smaller ones are refused.")
+    upper: float | None = Field(description="Largest plausible value, in its unit: larger ones are refused.")
     record: int = Field(ge=1, description="Number of the record in the dataset's file, from 1.")
     shown: list[Shown] = Field(description="Values of the record that the study shows.")
     play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first measurement of the record in its query.")
@@ -74,7 +74,7 @@ class InboxItem(Reply):
             "Open, overdue and declined measurements can be answered; an answered one can be corrected or voided."
         )
     )
-    value: float | None = Field(description="The latest entered value, as it was measured; null if there is none.")
+    value: float | None = Field(description="The latest entered value, in its unit; null if there is none.")
     version: int = Field(ge=0, description="Number of values entered so far.")
     reason: DeclineReason | None = Field(description="Why it was declined.")
     note: str | None = Field(description="Note of the last answer or decline.")

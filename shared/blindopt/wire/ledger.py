@@ -125,7 +125,7 @@ class DatasetCaps(Request):
     """
 
     epsilon: BudgetEpsilon | None = Field(description="Cap on epsilon; null: no cap.")
-    delta: float | None = Field(ge=0, le=0.5, description="Cap on the sum of the deltas; null: no cap.")
+    delta: float | None = Field(ge=0, le=0.5, description="Cap on the sum of deltas (probabilities); null: no cap.")
     raise_caps: bool = Field(
         False, description="Must be true to raise a cap: that is logged, listed in the account, and a notice."
     )

@@ -249,8 +249,8 @@ class Finding(Reply):
         description="Name of the attack."
     )
     figure: float = Field(description="Success of the attack, in units of unit.")
-    low: float = Field(description="Lower end of the interval.")
-    high: float | None = Field(description="Upper end of the interval; null if the attack gives only a lower bound.")
+    low: float = Field(description="Lower end of the interval, in the unit of the figure.")
+    high: float | None = Field(description="Upper end, in the same unit; null if the attack gives only a lower bound.")
     confidence: float = Field(description="Confidence level of the interval.")
     unit: str = Field(description="Unit of the figure.")
     distance: float | None = Field(
@@ -398,7 +398,7 @@ class ForecastCreate(Request):
             "identity and random_rows are always included."
         ),
     )
-    functions: int = Field(20, ge=2, le=200, description="Functions to draw.")
+    functions: int = Field(20, ge=2, le=200, description="Number of functions to draw.")
     queries: int = Field(50, ge=2, le=500, description="Queries of each simulated run.")
     rows: Literal["public", "records"] = Field(
         "public",

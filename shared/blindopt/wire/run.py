@@ -1011,7 +1011,7 @@ class RunEngine(Reply):
     )
     parts: int = Field(description="Parts that the candidates are divided into.")
     workers: int = Field(description="Threads, or workers of the cluster, that work on them at once.")
-    memory_bytes: int = Field(description="Most memory that the run may need in total, estimated at its start.")
+    memory_bytes: int = Field(description="Bytes of memory that the run may need at most, estimated at its start.")
 
 
 class RunView(Reply):

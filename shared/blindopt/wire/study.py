@@ -61,10 +61,10 @@ class _Measured(_Measurement):
     )
     unit: Name | None = Field(None, description="Unit of the outcome, for display.")
     lower: float | None = Field(
-        None, ge=-1e50, le=1e50, description="Smallest plausible value: smaller ones are refused."
+        None, ge=-1e50, le=1e50, description="Smallest plausible value, in its unit: smaller ones are refused."
     )
     upper: float | None = Field(
-        None, ge=-1e50, le=1e50, description="Largest plausible value: larger ones are refused."
+        None, ge=-1e50, le=1e50, description="Largest plausible value, in its unit: larger ones are refused."
     )
     noise_variance: float = Field(
         0.0,
@@ -282,8 +282,8 @@ class StudyCreate(Request):
         ge=1,
         le=60_000,
         description=(
-            "Timing protection: every reply to a query, refusals included, is sent this long after its arrival, or at "
-            "the next multiple if the work takes longer. Null: as soon as it is ready."
+            "Timing protection: every reply to a query, refusals included, is sent so long (ms) after its arrival, or "
+            "at the next multiple if the work takes longer. Null: as soon as it is ready."
         ),
     )
     processing: Processing = Field(
@@ -427,7 +427,7 @@ class StudyView(PublishedCandidates):
         ge=1,
         le=60_000,
         description=(
-            "Every reply to a query is sent this long after its arrival, or at a multiple; null: as soon as it is "
+            "Every reply to a query is sent so long (ms) after its arrival, or at a multiple; null: as soon as it is "
             "ready."
         ),
     )
@@ -550,7 +550,7 @@ class FeaturePoint(Reply):
 
     row: int = Field(description="Number of the candidate, from 0.")
     value: float = Field(description="Value of the feature, in its own unit.")
-    y: float = Field(description="Answer as it was released.")
+    y: float = Field(description="Answer as it was released, in units of the measurement.")
     measured: float | None = Field(
         description="Exact value where the owner sees it, the mean if there are several; null if there is none."
     )

@@ -320,7 +320,7 @@ class LogisticScore(Request):
     )
     label: Name = Field(description="Column of both datasets with the class.")
     threshold: float = Field(
-        0.5, ge=-1e50, le=1e50, description="Labels above it are one class, all others the other class."
+        0.5, ge=-1e50, le=1e50, description="In units of the label: above it is one class, all else the other."
     )
     loss: Literal["zero_one", "ramp", "clipped_logistic"] = Field(
         "zero_one",
