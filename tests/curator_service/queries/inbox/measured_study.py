@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from blindopt import wire
 from blindopt.client import Measurer, Owner, StudyClient
@@ -73,9 +74,11 @@ def open_measured_study(
     """Such a study, released, with a grant and a measurer. Without a dataset, the small one is registered."""
     with Owner(service.url, service.token, timeout_s=60) as owner:
         dataset_id = dataset_id or owner.register("n", small.csv, public=True).id
-        study = owner.create_study(draft(small, dataset_id, **more)).id
+        token = service.run("token", "create", "--role", "measurer", "--name", "Ms M").stdout.strip()
+        body, key = draft(small, dataset_id, **more).model_dump(mode="json"), {"Idempotency-Key": uuid4().hex}
+        with service.http() as patient:  # it repeats what waits for the verification of the token
+            study = patient.post("/v1/studies", json=body, headers=key).raise_for_status().json()["id"]
         owner.release(study)
         grant = owner.grant(study, wire.GrantCreate(name="modeler"))
-        token = service.run("token", "create", "--role", "measurer", "--name", "Ms M").stdout.strip()
         with StudyClient(service.url, grant.token, study) as modeler, Measurer(service.url, token) as measurer:
             yield MeasuredStudy(service, study, grant, token, modeler, measurer, owner)
