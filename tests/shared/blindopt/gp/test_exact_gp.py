@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from blindopt.errors import NumericalFailure
-from blindopt.gp.exact_gp import ExactGP
 from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.posterior import ExactGP
 from blindopt.gp.single_thread_blas import factors, right_product
 
 ROWS = np.array([3, 0, 5, 1])

@@ -11,11 +11,10 @@ from blindopt.gp.acquisition import UpperConfidenceBound
 from blindopt.gp.arms import ArmsPosterior
 from blindopt.gp.candidates import Candidates, Scaling
 from blindopt.gp.deblurred import Deblurred
-from blindopt.gp.exact_gp import Solution
 from blindopt.gp.features import Root, features
 from blindopt.gp.kernels import Kernel, SquaredExponential
 from blindopt.gp.observations import Observations
-from blindopt.gp.posterior import Posterior
+from blindopt.gp.posterior import Posterior, Solution
 
 CLASSES = {
     c.__name__: c
