@@ -13,7 +13,7 @@ help:
 	@echo "  make demo     both parties on this machine, over real HTTP (variants: make demo ARGS=--help)"
 	@echo "  make test     the tests; installs Debian's chromium if there is no browser and you are root"
 	@echo "  make check    ruff, mypy --strict, import contracts"
-	@echo "  make docs     the documentation site, into out/site; a broken link ends the build"
+	@echo "  make docs     the documentation site, into out/site: runs the notebooks; a broken link ends the build"
 	@echo
 	@echo "Before a release, or after a change of what they are about:"
 	@echo "  make test-slow       tests of which make test runs a smaller sibling (ARGS=FILE)"
