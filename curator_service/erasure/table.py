@@ -49,7 +49,8 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     """
     studies = [row.id for row in store.studies_on(db, dataset_id)]
     queries = set(db.execute(select(store.queries.c.id).where(store.queries.c.study_id.in_(studies))).scalars())
-    store.change(db, store.datasets, dataset_id, **store.NO_COLUMNS, erased_at=at)
+    dataset = store.find(db, store.datasets, dataset_id)
+    store.change(db, store.datasets, dataset_id, **store.no_columns(dataset), erased_at=at)
     blank = {"state": "closed", "note": None, "release_problem": None}
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(blank))
     replies = stored_replies.forget_all(db, _grants(db, studies), marker)

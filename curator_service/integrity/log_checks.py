@@ -121,8 +121,8 @@ class _DatasetLogSummary:
         if not stored.items() <= {**stored, **logged}.items():
             return f"dataset {dataset.id} was changed: its file, or whether it is public, is not what the log says"
         has_columns = dataset.id not in self._erased.datasets and dataset.id not in self._deleted
-        if "row_sha256" in logged:
-            compared = store.digests_of(dataset)
+        if "columns_sha256" in logged:
+            compared = {name: digest for name, digest in store.digests_of(dataset).items() if name in logged}
             if not has_columns:
                 del compared["columns_sha256"]
             is_changed = not compared.items() <= logged.items()

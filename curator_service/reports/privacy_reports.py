@@ -71,7 +71,6 @@ class PrivacyReports:
             checkpoint=trail.sign(trail.head()),
             dataset=wire.ReportedDataset(
                 id=dataset.id,
-                sha256=dataset.sha256,
                 public=bool(dataset.public),
                 rows=dataset.rows,
                 withheld=len(withheld_records(db, self._vault, dataset.id)),

@@ -51,7 +51,7 @@ datasets = Table(
     Column("rows_left_out", Integer, nullable=False, server_default="0"),
     Column("deleted_at", Text),  # such a row is kept for the account of the file alone
     Column("erased_at", Text),  # its files, and what was measured in its studies, are erased
-    Column("salt", Text),  # null: it was registered before version 0.3, or its columns are deleted
+    Column("salt", Text),  # of the row's digests in the log; null: it was registered before version 0.3
 )
 studies = Table(
     "studies",
@@ -95,8 +95,6 @@ queries = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("grant_id", "idempotency_key"),
 )
-NO_COLUMNS = {"columns": "[]", "dropped": "[]", "reading": None, "salt": None}
-"""What the row of a dataset says of its columns once they are deleted."""
 _PRESENT = datasets.c.deleted_at.is_(None)
 _HAS_FILES = _PRESENT & datasets.c.erased_at.is_(None)
 _BEGUN = PreparedStatement(
@@ -140,18 +138,31 @@ def register(db: Connection, **values: Any) -> dict[str, Any]:
     """Add a dataset, and return what the log says of it."""
     insert(db, datasets, salt=secrets.token_hex(16), **values)
     dataset = find(db, datasets, values["id"])
-    return {"dataset_id": dataset.id, "public": bool(dataset.public), **digests_of(dataset)}
+    digests = {name: digest for name, digest in digests_of(dataset).items() if name != "row_sha256"}
+    return {"dataset_id": dataset.id, "public": bool(dataset.public), **digests}
 
 
 def digests_of(dataset: Row[Any]) -> dict[str, Any]:
     """The digests that the log has of a dataset: of what decides in its row, and of its columns while it has them.
 
-    The digest of its file, which the log has not, is in the first: so neither can be guessed from the log.
+    They are salted, so that nobody guesses the file from the log. Earlier logs have ``row_sha256`` instead, unsalted.
     """
     names = "sha256", "sandbox", "rows", "rows_left_out", "person_column", "persons", "person_rows_dropped"
     deciding = json.dumps([getattr(dataset, name) for name in names])
     columns = salted_digest(dataset.columns + dataset.dropped, dataset.salt or "")
-    return {"row_sha256": sha256(deciding.encode()), "columns_sha256": columns}
+    salted = salted_digest(deciding, _row_salt(dataset) or "")
+    return {"row_sha256": sha256(deciding.encode()), "deciding_sha256": salted, "columns_sha256": columns}
+
+
+def no_columns(dataset: Row[Any]) -> dict[str, Any]:
+    """What the row of a dataset says of its columns once they are deleted: the salt of their digest goes with them."""
+    return {"columns": "[]", "dropped": "[]", "reading": None, "salt": _row_salt(dataset)}
+
+
+def _row_salt(dataset: Row[Any]) -> str | None:
+    """The salt of the digest of what decides in a row. It outlasts the salt of the columns, which it does not tell."""
+    has_columns = dataset.erased_at is None and dataset.deleted_at is None
+    return sha256(dataset.salt.encode()) if has_columns and dataset.salt is not None else dataset.salt
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
@@ -297,7 +308,7 @@ def is_used(db: Connection, dataset_id: str) -> bool:
 def forget_dataset(db: Connection, identity: str, at: str, *, kept: bool) -> None:
     """Delete a dataset's row; or, ``kept`` for the account of its file, what the row says of its columns."""
     if kept:
-        change(db, datasets, identity, **NO_COLUMNS, archived_at=at, deleted_at=at)
+        change(db, datasets, identity, **no_columns(find(db, datasets, identity)), archived_at=at, deleted_at=at)
     else:
         db.execute(delete(datasets).where(datasets.c.id == identity))
 

@@ -170,7 +170,6 @@ class ReportedDataset(Reply):
     """The dataset of a report, without any of its values."""
 
     id: str = Field(description="ds_...")
-    sha256: Sha256 = Field(description="SHA-256 of the uploaded file.")
     public: bool = Field(description="Whether the owner declares that nobody in it needs protection.")
     rows: int = Field(description="Number of records.")
     withheld: int = Field(description="Number of records that are withheld: measured and released no more.")
