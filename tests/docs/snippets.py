@@ -18,8 +18,6 @@ COMMANDS = tuple(
 """Each line of these is a command of a service: ``test_walkthrough`` runs them too."""
 GRANT = "grant.json"
 """Blocks of Python that name this file need services: ``test_walkthrough`` runs them."""
-LIBRARY = "dataset.study("
-"""Those with this need an owner's library: its test, ``test_owner``, runs them."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,4 @@ def run_by(file: str = "") -> list[Block]:
 
 def alone(document: str) -> list[Block]:
     """Those of Python that need no service."""
-    return [
-        block for block in run_blocks(document, "python") if not any(name in block.text for name in (GRANT, LIBRARY))
-    ]
+    return [block for block in run_blocks(document, "python") if GRANT not in block.text]

@@ -103,19 +103,23 @@ def test_the_python_of_owners_and_measurers_runs(quiet, small, tmp_path, monkeyp
     assert printed.startswith(("Low risk", "Notable risk"))
     assert "confirm_high_risk" not in owned
 
+    answers = {}
     with bo.Study.from_grant(tmp_path / "grant.json", log=tmp_path / "own.sqlite") as own:
         optimizer = own.optimizer(seed=1, iterations=own.view.n - 5, initial_rows=5)
         for _ in range(own.view.n):
             answer = own.query(optimizer.ask())
             optimizer.tell(answer.row, answer.y, passport=answer.passport)
-        best = optimizer.recommendation()
-    recommended = study.open_group(best.row).mean
-    every = [study.open_group(group.row).mean for group in study.groups()]
-    assert 0 <= best.mean <= 100  # in the declared range
-    assert recommended > np.quantile(every, 0.8), (
-        recommended,
-        every,
-    )  # chance: 0.5
+            answers[answer.row] = answer.y
+        recommended = optimizer.recommendation().row
+    groups = [study.open_group(group.row) for group in study.groups()]
+    features, outcomes = in_the_file(names)
+    for group in groups:
+        records = np.array(group.records) - 1
+        assert np.all((group.lower <= features[records]) & (features[records] <= group.upper))
+        assert group.mean == pytest.approx(outcomes[records].mean())
+    assert recommended in answers
+    assert answers.keys() == {group.row for group in groups}
+    check_that_answers_follow_the_groups(groups, np.array([answers[group.row] for group in groups]))
 
     with Owner(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True)
@@ -127,6 +131,53 @@ def test_the_python_of_owners_and_measurers_runs(quiet, small, tmp_path, monkeyp
         assert owner.study(study.id).view.state == "open"
     with bo.Measurer(curator.url, curator.token) as measurer:
         assert list(measurer.inbox) == []
+
+
+def in_the_file(names):
+    """Features (n, 2), and outcomes clipped to their range (n,), as the file of the page has them."""
+    rounded = np.round([names["age"], names["stay"], names["charges"]], 1)
+    return rounded[:2].T, np.clip(rounded[2], 0, 100)
+
+
+def check_that_answers_follow_the_groups(groups, answers):
+    """The slope of answers over what each is without noise is 1 on average. It is below 0.4 less often than 1e-9.
+
+    An answer is 50 + (S + L) / N with Laplace noise L of scale 2 * 50 / 0.5. Chernoff's bound holds for their sum.
+    """
+    counts = np.array([max(group.count, 1) for group in groups])
+    without_noise = np.array([(group.mean - 50) * group.size for group in groups]) / counts
+    centred = without_noise - without_noise.mean()
+    weights = centred / (centred**2).sum()
+    scales = np.abs(weights) * 200 / counts
+    tilt = np.linspace(0, 0.999 / scales.max(), 1000)
+    chance = np.exp(-0.6 * tilt - np.log1p(-(np.outer(tilt, scales) ** 2)).sum(axis=1))
+    assert chance.min() < 1e-9
+    assert weights @ answers > 0.4
+    assert abs(weights @ np.full(len(groups), 50)) < 1e-9  # the control: answers that follow nothing
+
+
+def test_the_search_of_the_python_page_recommends_a_group_of_the_best_fifth():
+    """On average over five searches, with the data and the noise of the page, from seeds."""
+    names = {}
+    (owned, _) = of(PYTHON, "python")
+    exec(compile(owned.partition("\nowner = ")[0], PYTHON, "exec"), names)
+    features, outcomes = in_the_file(names)
+    parts = np.minimum((features - [20, 0]) / [70, 40] * 6, 5).astype(int)
+    at = parts @ [6, 1]
+    counts = np.bincount(at, minlength=36)
+    means = np.bincount(at, outcomes, minlength=36) / counts
+    centres = np.array([[age, stay] for age in range(6) for stay in range(6)]) / 6
+    found = []
+    for seed in range(5):
+        answers = means + np.random.default_rng(seed).laplace(0, 200 / counts)
+        optimizer = bo.Optimizer(centres, seed=seed, iterations=31, initial_rows=5)
+        for _ in range(36):
+            row = optimizer.ask()
+            optimizer.tell(row, answers[row], variance=2 * (200 / counts[row]) ** 2)
+        best = optimizer.recommendation()
+        assert 0 <= best.mean <= 100  # in the declared range
+        found.append(means[best.row])
+    assert np.mean(found) > np.quantile(means, 0.8)  # at random: the mean of all, far below
 
 
 def test_past_measurements_are_checked_by_the_command_of_the_page(curator, modeler, vendor, opened, run_of, tmp_path):

@@ -12,7 +12,6 @@ from blindopt.client import StudyClient, new_key
 from blindopt.client.drafts import columns_of, study_of
 from blindopt.client.owner import _file
 from blindopt.errors import BlindoptError, Invalid, StateConflict
-from tests.docs.snippets import DOCUMENTS, LIBRARY, run_blocks
 
 
 def body(**chosen):
@@ -216,14 +215,20 @@ def test_a_private_tuning_is_previewed_charged_and_waited_for(owner, small):
         owner.preview_tuning(tuning | {"grid": "all"})
 
 
-def test_the_documented_study_of_groups_runs_to_the_group_behind_a_candidate(owner):
+def test_a_study_of_groups_runs_to_the_group_behind_a_candidate(owner):
     """200 houses at one place, and 100 at another: noise of scale 4 makes it the smaller one once in 10^10 times."""
     houses = "-122.33,47.61,6.1\n" * 200 + "-121.9,47.3,5.2\n" * 100
-    names = {"dataset": owner.upload(b"long,lat,log10_price\n" + houses.encode(), name="houses")}
-    (block,) = [b for document in DOCUMENTS for b in run_blocks(document, "python") if LIBRARY in b.text]
-    exec(compile(block.text, block.document, "exec"), names)
-    assert names["check"].price.row_epsilon == "1"
-    study, groups = names["study"], names["groups"]
+    draft = owner.upload(b"long,lat,log10_price\n" + houses.encode(), name="houses").study(
+        "Where do houses sell best?",
+        features={"long": (-122.6, -121.3), "lat": (47.1, 47.8)},
+        outcome="log10_price",
+        privacy={"mechanism": "groups", "epsilon": 0.5, "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 24},
+        answers={"epsilon": 0.5, "centre": 5.75, "value_bound": 0.75},
+        budget={"epsilon_per_row": 1, "queries": 50},
+    )
+    assert draft.check().price.row_epsilon == "1"
+    study = draft.release()
+    groups = study.groups()
     at = max(groups, key=lambda group: group.count)  # an empty group is a candidate now and then
     assert at.lower[0] < -122.33 < at.upper[0]
     assert at.lower[1] < 47.61 < at.upper[1]
