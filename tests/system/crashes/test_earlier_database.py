@@ -265,7 +265,7 @@ def test_studies_of_a_withdrawn_mechanism_say_so_and_go_on_without_a_bound(withd
         assert (view["state"], view["status"], view["mechanism"]) == ("open", "withdrawn", "gaussian")
         assert [view[name] for name in ("epsilon", "delta", "sensitivity")] == [None] * 3
         assert view["guarantee"].startswith(f"Withdrawn: {WHY}.")
-        assert view["guarantee"].endswith("Answers about one row add up to 3 at most.")
+        assert view["guarantee"].endswith("Answers about one record add up to 3 at most.")
         assert any(gap.startswith("Features:") for gap in view["not_protected"])
         report = owned["report"]
         assert (report["status"], report["version"], report["belief"]) == ("withdrawn", GaussianMechanism.version, None)
