@@ -68,7 +68,7 @@ def enters(reader: Reader, step: Step) -> None:
     reader.press("Next")
 
 
-@pytest.mark.slow(sibling="tests/docs/test_tutorials.py::test_what_the_tutorials_name_is_on_a_page_of_their_console")
+@pytest.mark.slow(sibling="test_tutorials.py::test_what_the_tutorials_name_is_on_a_page_of_their_console")
 def test_both_tutorials_are_walked_as_they_are_written(services, browser):
     olga, vera = (
         Reader(browser, services.address_of(name), name, document)
