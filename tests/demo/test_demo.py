@@ -64,10 +64,7 @@ def played(tmp_path_factory):
     )
 
 
-SLOW = pytest.mark.slow(sibling="test_a_search_of_the_demo_finds_a_place_over_both_services")
-
-
-@SLOW
+@pytest.mark.slow(sibling="test_a_search_of_the_demo_finds_a_place_over_both_services")
 def test_the_demo_prints_a_line_for_each_level_and_three_sentences(played):
     lines = _rows(played.text)
     assert [line.split("│")[1].strip() for line in lines] == list(LEVELS)
@@ -79,7 +76,7 @@ def test_the_demo_prints_a_line_for_each_level_and_three_sentences(played):
     assert "nan" not in played.text  # the spread of a single run
 
 
-@SLOW
+@pytest.mark.slow(sibling="test_a_search_of_the_demo_finds_a_place_over_both_services")
 def test_every_run_has_a_release_of_its_own_and_searches_differ_in_privacy_alone(played):
     lines = played.table["methods"]
     assert [line["method"] for line in lines] == [method.name for method in story.METHODS]
@@ -141,7 +138,7 @@ def test_how_sure_anyone_gets_is_what_the_curator_says():
     assert [round(100 * report.surest(epsilon)) for epsilon in ("1", "0.25")] == [73, 56]
 
 
-@SLOW
+@pytest.mark.slow(sibling="test_a_search_of_the_demo_finds_a_place_over_both_services")
 def test_the_plot_is_an_image_with_both_ways_at_every_level(played):
     svg = ET.parse(played.folder / "regret.svg").getroot()  # refuses what is not well-formed
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
@@ -151,7 +148,7 @@ def test_the_plot_is_an_image_with_both_ways_at_every_level(played):
     assert len(text) > 5_000
 
 
-@SLOW
+@pytest.mark.slow(sibling="test_a_search_of_the_demo_finds_a_place_over_both_services")
 def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     study, exchanges = played.table["methods"][0]["runs"][0]["study_id"], []
     for name in ("curator", "modeler"):
