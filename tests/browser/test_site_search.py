@@ -1,4 +1,4 @@
-"""The search of the documentation site, as a reader uses it."""
+"""The documentation site in a browser: its search, its colours, its width on a phone."""
 
 import os
 import re
@@ -102,3 +102,27 @@ def test_a_word_that_no_page_has_leads_nowhere(site, visit):
     reader.page.get_by_role("button", name="Search").first.click()
     reader.page.keyboard.type("zzqqxv")
     expect(reader.page.get_by_text(re.compile(r"^(0|No) results"))).to_be_visible()
+
+
+@pytest.mark.slow(
+    sibling="test_site.py::test_the_site_has_the_icon_and_the_colours_of_the_consoles_in_the_scheme_of_the_system"
+)
+def test_pages_follow_the_dark_of_the_system_and_fit_a_phone(site, visit):
+    reader = visit(site)
+    background = "getComputedStyle(document.body).backgroundColor"
+    for scheme, colour in (("dark", "rgb(18, 24, 22)"), ("light", "rgb(255, 255, 255)")):
+        reader.page.emulate_media(color_scheme=scheme)
+        reader.open("/index.html")
+        assert reader.page.evaluate(background) == colour
+    reader.page.set_viewport_size({"width": 390, "height": 800})
+    widths = {}
+    for page in (
+        "security",
+        "privacy",
+        "reference/curator/studies",
+        "reference/python",
+        "notebooks/d-choosing-epsilon",
+    ):
+        reader.open(f"/{page}.html")
+        widths[page] = reader.page.evaluate("document.documentElement.scrollWidth")
+    assert set(widths.values()) == {widths["security"]}, widths  # which has neither formulas nor tables
