@@ -73,8 +73,7 @@ class Settings(ServiceSettings):
         False, description="Call scorers and measurers over http at hosts other than loopback."
     )
     links_file: Path | None = Field(
-        None,
-        description="Links to modelers that it connects to (`link add`); default: links.json in DATA_DIR.",
+        None, description="Links to modelers that it connects to (`link add`); default: links.json in DATA_DIR."
     )
     part_bytes: int = Field(
         1 << 30, ge=1 << 10, description="The candidates of a larger release are published in parts of so many bytes."

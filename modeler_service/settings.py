@@ -67,18 +67,14 @@ class Settings(ServiceSettings):
     candidates_engine: str = Field(
         "process",
         pattern=r"^(process|threads|(dask|tls)://[^/\s@]+:[0-9]+)$",
-        description=(
-            "What a run's candidates are computed with: process; threads, which divides them into parts, one for each "
-            "processor, and saves time from about a million candidates on; tls://host:8786, the scheduler of a Dask "
-            "cluster, with a part at each worker. The choices are the same to the last bit."
-        ),
+        description="What a run's candidates are computed with: process; threads, which divides them into parts, one "
+        "for each processor, and saves time from about a million candidates on; tls://host:8786, the scheduler of a "
+        "Dask cluster, with a part at each worker. The choices are the same to the last bit.",
     )
     candidates_dir: Path | None = Field(
         None,
-        description=(
-            "Folder of the releases of this modeler alone; workers of a cluster read them under the same path. "
-            "Default: in DATA_DIR."
-        ),
+        description="Folder of the releases of this modeler alone; workers of a cluster read them under the same "
+        "path. Default: in DATA_DIR.",
     )
     engine_partition_rows: int = Field(
         4_000_000, ge=1, description="Most candidates of one part, where candidates are divided into parts."
@@ -94,10 +90,8 @@ class Settings(ServiceSettings):
     )
     allowed_curators: str = Field(
         "",
-        description=(
-            "Hosts of curators that vendors may name, as patterns with commas between: curator.example.org, "
-            "*.hospital.example, 10.0.0.7:8410. Empty: every host; this machine itself only if HOST is loopback."
-        ),
+        description="Hosts of curators that vendors may name, as patterns with commas between: curator.example.org, "
+        "*.hospital.example, 10.0.0.7:8410. Empty: every host; this machine itself only if HOST is loopback.",
     )
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")
 

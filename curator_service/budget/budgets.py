@@ -156,10 +156,7 @@ class FileBudget:
         """
         (before := self.account).check_open()
         after = before.with_caps(change.epsilon, None if change.delta is None else repr(change.delta))
-        pairs = {
-            "epsilon": (before.cap_epsilon, after.cap_epsilon),
-            "delta": (before.cap_delta, after.cap_delta),
-        }
+        pairs = {"epsilon": (before.cap_epsilon, after.cap_epsilon), "delta": (before.cap_delta, after.cap_delta)}
         raised = [cap for cap, (old, new) in pairs.items() if is_raised(old, new)]
         if raised and not change.raise_caps:
             caps = " and ".join(f"on {cap}" for cap in raised)

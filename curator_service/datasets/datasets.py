@@ -160,13 +160,7 @@ class Datasets:
         return read, _Persons(int(persons.max()) + 1, len(persons) - len(records))
 
     def _add(
-        self,
-        db: Connection,
-        dataset_id: str,
-        upload: Upload,
-        read: Reply,
-        digest: str,
-        counts: _Persons,
+        self, db: Connection, dataset_id: str, upload: Upload, read: Reply, digest: str, counts: _Persons
     ) -> Effect:
         assert read.columns is not None
         assert read.reading is not None

@@ -13,12 +13,7 @@ from service_kit.store.database import Connection
 
 
 def view_of(
-    db: Connection,
-    context: ServiceContext,
-    studies: ReleasedStudies,
-    limits: wire.Limits,
-    grant_id: str,
-    study_id: str,
+    db: Connection, context: ServiceContext, studies: ReleasedStudies, limits: wire.Limits, grant_id: str, study_id: str
 ) -> wire.StudyView:
     """The study as the modeler of a grant may see it. Raises StudyNotOpen before the release, and Erased."""
     released, state = studies.of(db, study_id), store.state_of(db, study_id)

@@ -67,10 +67,7 @@ def get_any_message(message_id: MessageId, curator: CuratorDep) -> wire.MessageV
 
 
 @router.post(
-    "/v1/messages/{message_id}:decide",
-    response_model=wire.MessageView,
-    responses=documented(409),
-    dependencies=_OWNER,
+    "/v1/messages/{message_id}:decide", response_model=wire.MessageView, responses=documented(409), dependencies=_OWNER
 )
 def decide_message(
     message_id: MessageId, decision: wire.MessageDecision, caller: RequestContextDep, curator: CuratorDep
@@ -84,10 +81,7 @@ def decide_message(
 
 
 @router.put(
-    "/v1/studies/{study_id}/budget",
-    response_model=wire.StudyOwnerView,
-    responses=documented(409),
-    dependencies=_OWNER,
+    "/v1/studies/{study_id}/budget", response_model=wire.StudyOwnerView, responses=documented(409), dependencies=_OWNER
 )
 def raise_caps(study_id: StudyId, change: wire.BudgetRaise, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Raise caps of an open study, with a reason that vendors and auditors read.

@@ -40,10 +40,7 @@ def list_messages(run_id: RunId, modeler: ModelerDep, paging: PagingDep) -> wire
 
 
 @router.post(
-    "/{number}:update",
-    response_model=wire.RunMessage,
-    responses=documented(409, 502),
-    dependencies=[allowed("vendor")],
+    "/{number}:update", response_model=wire.RunMessage, responses=documented(409, 502), dependencies=[allowed("vendor")]
 )
 def update_message(
     run_id: RunId,

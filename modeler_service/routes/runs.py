@@ -62,10 +62,7 @@ def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDe
 
 @router.get("", dependencies=_READ)
 def list_runs(
-    modeler: ModelerDep,
-    paging: PagingDep,
-    list_filter: ListFilterDep,
-    order: Order = "oldest",
+    modeler: ModelerDep, paging: PagingDep, list_filter: ListFilterDep, order: Order = "oldest"
 ) -> wire.RunPage:
     """List runs in the order of their creation, or the newest first."""
     numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", list_filter=list_filter)
@@ -207,10 +204,8 @@ def export_run(
         Literal["json", "csv", "parquet"],
         Query(
             alias="format",
-            description=(
-                "json: the run, its trials and what it began with; csv: the trials; parquet: the trials, and all "
-                "else as metadata."
-            ),
+            description="json: the run, its trials and what it began with; csv: the trials; parquet: the trials, and "
+            "all else as metadata.",
         ),
     ] = "json",
 ) -> Response:

@@ -102,10 +102,7 @@ def first_errors(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def invalid(
-    errors: Iterable[Mapping[str, Any]],
-    kind: Any = None,
-    sent: Any = _UNKNOWN,
-    rename: Callable[[str], str] = str,
+    errors: Iterable[Mapping[str, Any]], kind: Any = None, sent: Any = _UNKNOWN, rename: Callable[[str], str] = str
 ) -> Invalid:
     """Invalid with what pydantic found in a value of ``kind``; ``sent`` is the value, of which no more is told.
 

@@ -30,15 +30,13 @@ class ServiceSettings(BaseSettings):
 
     data_dir: Path
     database_url: SecretStr | None = Field(
-        None,
-        description="postgresql://USER:PASSWORD@HOST/DATABASE; SQLite in DATA_DIR unless set (extra postgres).",
+        None, description="postgresql://USER:PASSWORD@HOST/DATABASE; SQLite in DATA_DIR unless set (extra postgres)."
     )
     database_url_file: FilePath | None = Field(None, description="A file with DATABASE_URL in it, instead.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
     public_url: CuratorUrl | None = Field(
-        None,
-        description="Address of this service as other parties reach it; shown wherever an address is handed over.",
+        None, description="Address of this service as other parties reach it; shown wherever an address is handed over."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error."
@@ -47,10 +45,8 @@ class ServiceSettings(BaseSettings):
     disk_min_bytes: int = Field(
         64 << 20,
         ge=0,
-        description=(
-            "With fewer free bytes on the disk of DATA_DIR, /readyz is 503 and no new work begins: uploads, releases, "
-            "forecasts, tunings, runs."
-        ),
+        description="With fewer free bytes on the disk of DATA_DIR, /readyz is 503 and no new work begins: uploads, "
+        "releases, forecasts, tunings, runs.",
     )
     rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
     rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
@@ -60,18 +56,14 @@ class ServiceSettings(BaseSettings):
     )
     trusted_proxies: str = Field(
         "",
-        description=(
-            "Addresses or networks of reverse proxies, with commas between: from these alone X-Forwarded-For is read. "
-            "CONNECTIONS_PER_ADDRESS does not hold for them."
-        ),
+        description="Addresses or networks of reverse proxies, with commas between: from these alone X-Forwarded-For "
+        "is read. CONNECTIONS_PER_ADDRESS does not hold for them.",
     )
     https_proxy: str | None = Field(
         None,
         repr=False,
-        description=(
-            "Forward proxy, http://[USER:PASSWORD@]HOST[:PORT], for connections over https to the other party's "
-            "machine; webhooks do not use it. Proxies of the environment are never used."
-        ),
+        description="Forward proxy, http://[USER:PASSWORD@]HOST[:PORT], for connections over https to the other "
+        "party's machine; webhooks do not use it. Proxies of the environment are never used.",
     )
     bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
     session_idle_minutes: int = Field(30, ge=1, le=1_440, description="A console session not used for so long ends.")
@@ -103,8 +95,7 @@ class ServiceSettings(BaseSettings):
         description="Hours between verifications of log and tables in the background, beside that at start; 0: none.",
     )
     metrics: bool = Field(
-        False,
-        description="Serve metrics for Prometheus at /metrics to the role monitor (extra metrics).",
+        False, description="Serve metrics for Prometheus at /metrics to the role monitor (extra metrics)."
     )
     tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
     tls_key: FilePath | None = Field(None, description="Private key in PEM.")

@@ -211,11 +211,7 @@ class Inbox:
         return self._enter(request, query_id, "decline", declines)
 
     def _enter(
-        self,
-        request: RequestContext,
-        query_id: str,
-        act: Act,
-        entries_of: Callable[[Connection], list[NewEntry]],
+        self, request: RequestContext, query_id: str, act: Act, entries_of: Callable[[Connection], list[NewEntry]]
     ) -> StoredReply:
         def effect(db: Connection) -> Effect:
             inbox_store.query(db, query_id)

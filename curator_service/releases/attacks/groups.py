@@ -86,10 +86,8 @@ def _moved(scene: _Scene) -> Finding:
         success=right / TRIALS,
         blind=0.5,
         unit="epsilon: no smaller one allows what the attacker did",
-        sentence=(
-            f"Shown two groups, one of which has a record with the largest outcome, an attacker {scene.in_words} "
-            f"names the right one {right:,} times of {TRIALS:,}."
-        ),
+        sentence=f"Shown two groups, one of which has a record with the largest outcome, an attacker {scene.in_words} "
+        f"names the right one {right:,} times of {TRIALS:,}.",
     )
 
 

@@ -11,27 +11,21 @@ from curator_service.tuning.methods.problem import Records
 ON_AVERAGE = Caution(
     code="prior_average",
     field="method.prior",
-    message=(
-        "Private only on average over the Gaussian-process prior: delta is a probability over the draw of the "
-        "functions, and for the datasets at hand there may be no guarantee at all."
-    ),
+    message="Private only on average over the Gaussian-process prior: delta is a probability over the draw of the "
+    "functions, and for the datasets at hand there may be no guarantee at all.",
 )
 TRACE = Caution(
     code="search_order",
     field="score",
-    message=(
-        "The search requests scores in an order that depends on private scores. A scorer outside of this "
-        "process learns that order, which nothing protects: keep it inside the owner's network."
-    ),
+    message="The search requests scores in an order that depends on private scores. A scorer outside of this process "
+    "learns that order, which nothing protects: keep it inside the owner's network.",
 )
 
 OWN = Caution(
     code="noise_absent",
     field="method.prior.noise",
-    message=(
-        "noise: own says that each evaluation has fresh Gaussian noise, and the built-in score has none: the "
-        "sensitivity rests on noise that is not there, and nothing is promised. Take added."
-    ),
+    message="noise: own says that each evaluation has fresh Gaussian noise, and the built-in score has none: the "
+    "sensitivity rests on noise that is not there, and nothing is promised. Take added.",
 )
 UNPROVED = Caution(
     code="unproved",
@@ -41,18 +35,14 @@ UNPROVED = Caution(
 REFUTED = Caution(
     code="refuted",
     field="method.form",
-    message=(
-        "The printed Theorem 7 is kept on request: it is too small in general, and what is charged is the epsilon "
-        "that its noise keeps."
-    ),
+    message="The printed Theorem 7 is kept on request: it is too small in general, and what is charged is the epsilon "
+    "that its noise keeps.",
 )
 CONSTANTS = Caution(
     code="constants_unknown",
     field="method",
-    message=(
-        "A and tau cannot be computed from anything public. Without a reason to believe them, release the whole grid "
-        "instead (whole_grid)."
-    ),
+    message="A and tau cannot be computed from anything public. Without a reason to believe them, release the whole "
+    "grid instead (whole_grid).",
 )
 
 

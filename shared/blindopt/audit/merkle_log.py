@@ -216,12 +216,7 @@ class LogWalk:
     """
 
     def __init__(
-        self,
-        *,
-        index: str,
-        signed: Callable[[int], str | None] = lambda size: None,
-        after: int = 0,
-        peaks: bytes = b"",
+        self, *, index: str, signed: Callable[[int], str | None] = lambda size: None, after: int = 0, peaks: bytes = b""
     ) -> None:
         self._index = index
         self._signed = signed

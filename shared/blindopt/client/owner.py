@@ -9,16 +9,7 @@ from typing import Any, Literal
 from blindopt import wire
 from blindopt.client import reports
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
-from blindopt.client.drafts import (
-    Columns,
-    Outcome,
-    Privacy,
-    Tuning,
-    columns_of,
-    study_of,
-    tuning_of,
-    undecided,
-)
+from blindopt.client.drafts import Columns, Outcome, Privacy, Tuning, columns_of, study_of, tuning_of, undecided
 from blindopt.display import facts, table
 from blindopt.errors import Invalid, Remote
 from blindopt.formats.secret_files import save_secret
@@ -451,11 +442,7 @@ class Draft:
         """Attack a trial release, which is thrown away. Do not choose public values by it: that leaks."""
         return self.owner.preview(self.id)
 
-    def forecast(
-        self,
-        epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8),
-        **options: Any,
-    ) -> reports.Forecast:
+    def forecast(self, epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8), **options: Any) -> reports.Forecast:
         """Simulate a search at each of ``epsilons``, on public values. ``options`` are fields of ForecastCreate."""
         request = parsed(wire.ForecastCreate, {"epsilons": epsilons, **options})
         return self.owner.wait_forecast(self.id, self.owner.start_forecast(self.id, request).id, timeout_s=WAIT_S)
@@ -566,9 +553,7 @@ class Message:
         self.study, self.view = study, view
 
     def decide(
-        self,
-        decision: Literal["accepted", "rejected", "measured", "approved", "declined"],
-        word: str | None = None,
+        self, decision: Literal["accepted", "rejected", "measured", "approved", "declined"], word: str | None = None
     ) -> None:
         """Decide about it; the vendor reads the ``decision`` and your ``word``."""
         request = parsed(wire.MessageDecision, {"decision": decision, "word": word})

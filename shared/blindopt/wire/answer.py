@@ -27,11 +27,9 @@ class PrivateAnswers(Request):
     )
     plays: Literal["each", "mean"] = Field(
         "each",
-        description=(
-            "Several measurements of a record in one query. each: every one is released and charged; mean: their mean "
-            "is released once, for one charge. With privacy_unit answer each measurement is another person's, who "
-            "moves the mean of k by 2C / k at most: laplace and one_bit then have less noise, as the passport says."
-        ),
+        description="Several measurements of a record in one query. each: every one is released and charged; mean: "
+        "their mean is released once, for one charge. With privacy_unit answer each measurement is another person's, "
+        "who moves the mean of k by 2C / k at most: laplace and one_bit then have less noise, as the passport says.",
     )
 
     @property

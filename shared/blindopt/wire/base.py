@@ -45,8 +45,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 Seed = Annotated[int, Field(ge=0, lt=2**53)]
 PositiveFloat = Annotated[float, Field(ge=1e-50, le=1e50)]
 DecimalString = Annotated[
-    str,
-    Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$", description="A decimal number as a string.", examples=["1.5"]),
+    str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$", description="A decimal number as a string.", examples=["1.5"])
 ]
 
 
@@ -191,10 +190,8 @@ class BudgetProblem(Reply):
 
     cap: str | None = Field(
         None,
-        description=(
-            "The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account. Null to a "
-            "modeler whose own spending leaves room for the request, so that other spending decides."
-        ),
+        description="The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account. Null "
+        "to a modeler whose own spending leaves room for the request, so that other spending decides.",
     )
     row: int | None = Field(None, description="The candidate, if the cap is one for each record.")
     requested: str = Field(description="What the request would use: epsilon, or a number of measurements.")
@@ -204,10 +201,8 @@ class BudgetProblem(Reply):
     limit: str | None = Field(None, description="The cap; null where cap is.")
     remaining: Literal["none", "some"] | None = Field(
         None,
-        description=(
-            "To a modeler: whether one answer more fits beside what its own grant spent; none, too, where one "
-            "answer was refused. What other grants spent may leave less. Null to others."
-        ),
+        description="To a modeler: whether one answer more fits beside what its own grant spent; none, too, where one "
+        "answer was refused. What other grants spent may leave less. Null to others.",
     )
 
 

@@ -28,10 +28,8 @@ class ColumnChoice(Request):
     column: Name = Field(description="Name, as in the header of the file; column_1 for the first, if it has none.")
     kind: Literal["number", "one_hot", "codes", "date"] = Field(
         "number",
-        description=(
-            "number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the cell is "
-            "this value, else 0. codes: the position of the cell in values, from 1. date: days since a date."
-        ),
+        description="number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the "
+        "cell is this value, else 0. codes: the position of the cell in values, from 1. date: days since a date.",
     )
     values: list[_Category] | None = Field(
         None,
@@ -45,10 +43,8 @@ class ColumnChoice(Request):
     since: date | None = Field(None, strict=False, description="For date: day 0; null: 1970-01-01.")
     missing: Literal["refuse", "leave_out", "fill"] = Field(
         "refuse",
-        description=(
-            "What is done where a cell is empty, NA, N/A, NaN, null or None, or no category: refuse the file, leave "
-            "the row out, or take fill. How many rows are left is public, and nothing hides that a row has a gap."
-        ),
+        description="What is done where a cell is empty, NA, N/A, NaN, null or None, or no category: refuse the file, "
+        "leave the row out, or take fill. How many rows are left is public, and nothing hides that a row has a gap.",
     )
     fill: float | None = Field(
         None, ge=-1e50, le=1e50, description="For missing fill: a number in place of the cell; for one_hot only 0."
@@ -111,10 +107,8 @@ class SurveyedColumn(Reply):
     wrong_row: int | None = Field(None, description="Row of the first of these, from 1; null: none.")
     values: list[str] | None = Field(
         None,
-        description=(
-            "Different texts in order, or different numbers as they are written, which may be codes of categories; "
-            "null: more than 100 texts, too long ones, or more than 12 numbers."
-        ),
+        description="Different texts in order, or different numbers as they are written, which may be codes of "
+        "categories; null: more than 100 texts, too long ones, or more than 12 numbers.",
     )
     date_formats: list[DateFormat] = Field(description="Formats that fit every cell, where it is a date.")
     constant: bool = Field(description="Whether every cell is the same.")
@@ -168,8 +162,7 @@ class Column(Reply):
     minimum: float = Field(description="Smallest value, in units of the column: private, for the owner only.")
     maximum: float = Field(description="Largest value, in units of the column: private, for the owner only.")
     rounded: int = Field(
-        0,
-        description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0.",
+        0, description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0."
     )
 
 
@@ -299,10 +292,8 @@ class BoundsCreate(Request):
         None,
         min_length=2,
         max_length=BOUNDS_QUANTILES_MAX,
-        description=(
-            "Shares of records below, in ascending order. Null: the two outermost that epsilon and the number of "
-            "records allow, from 0.01 and 0.99 to 0.25 and 0.75."
-        ),
+        description="Shares of records below, in ascending order. Null: the two outermost that epsilon and the number "
+        "of records allow, from 0.01 and 0.99 to 0.25 and 0.75.",
     )
     epsilon: Epsilon = Field(
         description="epsilon of all quantiles together, for replacing one record, or one person's records."

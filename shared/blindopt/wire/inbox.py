@@ -89,10 +89,8 @@ class InboxItem(Reply):
     )
     mean_held_back: bool = Field(
         False,
-        description=(
-            "Whether the mean of the record's measurements in this query is declined since one of them was taken back: "
-            ":release_mean releases the mean of the others."
-        ),
+        description="Whether the mean of the record's measurements in this query is declined since one of them was "
+        "taken back: :release_mean releases the mean of the others.",
     )
     problem: str | None = Field(
         None, description="Why the owner's system did not measure an open measurement that was given up: people can."
@@ -169,10 +167,8 @@ class CorrectCreate(Request):
     void: list[MeasurementId] = Field(
         [],
         max_length=MEASUREMENTS_MAX,
-        description=(
-            "Measurements whose value is void, such as of a wrong sample: from now on they are declined, and a mean "
-            "that one of them is part of is declined whole. That releases no number and uses no epsilon."
-        ),
+        description="Measurements whose value is void, such as of a wrong sample: from now on they are declined, and "
+        "a mean that one of them is part of is declined whole. That releases no number and uses no epsilon.",
     )
     reason: DeclineReason | None = Field(
         None,
@@ -182,10 +178,8 @@ class CorrectCreate(Request):
     undo_version: int | None = Field(
         None,
         ge=0,
-        description=(
-            "Void this version of each measurement alone: 409 if another value was entered since, or if a private "
-            "answer of the query has left, so that another value would be charged."
-        ),
+        description="Void this version of each measurement alone: 409 if another value was entered since, or if a "
+        "private answer of the query has left, so that another value would be charged.",
     )
 
     @model_validator(mode="after")

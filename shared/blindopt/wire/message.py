@@ -87,8 +87,7 @@ class MessageDecision(Request):
     )
     word: Text | None = Field(None, description="What the vendor reads with it.")
     budget: Budget | None = Field(
-        None,
-        description="With approved: the caps from now on, up to what was requested. Left out: as requested.",
+        None, description="With approved: the caps from now on, up to what was requested. Left out: as requested."
     )
 
 

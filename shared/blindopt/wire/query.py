@@ -80,10 +80,8 @@ class PrivacyNoise(Reply):
     scale: float | None = Field(
         None,
         ge=0,
-        description=(
-            "In units of the outcome. laplace: scale of the noise; one_bit and piecewise: how far an answer lies from "
-            "the centre at most."
-        ),
+        description="In units of the outcome. laplace: scale of the noise; one_bit and piecewise: how far an answer "
+        "lies from the centre at most.",
     )
     bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of the outcome.")
     variance: float | None = Field(
@@ -100,10 +98,8 @@ class NoisePassport(Reply):
     )
     measurement_variance: float = Field(
         ge=0,
-        description=(
-            "Variance of the measurement noise that the curator added to the released value: a mean of several has "
-            "less."
-        ),
+        description="Variance of the measurement noise that the curator added to the released value: a mean of "
+        "several has less.",
     )
     measurement_variance_known: bool = Field(True, description="False if the variance is an estimate.")
 

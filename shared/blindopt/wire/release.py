@@ -47,10 +47,8 @@ class PoGpUcbRelease(Request):
     r: int = Field(ge=1, le=1_000, description="Columns of the release.")
     acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(
         json_schema_extra={"const": True},
-        description=(
-            "Must be true: the owner acknowledges that this is not differentially private; d + 1 known records "
-            "reconstruct the rest."
-        ),
+        description="Must be true: the owner acknowledges that this is not differentially private; d + 1 known "
+        "records reconstruct the rest.",
     )
 
 
@@ -159,9 +157,8 @@ class GroupsRelease(Request):
         20,
         ge=1,
         le=10**9,
-        description=(
-            "Groups whose noisy number of records is below this are no candidates; where all are, the largest one is."
-        ),
+        description="Groups whose noisy number of records is below this are no candidates; where all are, the largest "
+        "one is.",
     )
 
 
@@ -217,10 +214,8 @@ class FeatureMeaning(Reply):
     )
     confused: float | None = Field(
         None,
-        description=(
-            "The largest change of this feature alone, in its unit, between whose two values no guess from the "
-            "release is right more often than three times in four; null if nothing is proved."
-        ),
+        description="The largest change of this feature alone, in its unit, between whose two values no guess from "
+        "the release is right more often than three times in four; null if nothing is proved.",
     )
 
 
@@ -255,16 +250,13 @@ class Finding(Reply):
     unit: str = Field(description="Unit of the figure.")
     distance: float | None = Field(
         None,
-        description=(
-            "Median distance of guessed records from the true ones, in hidden changes; null if none is guessed."
-        ),
+        description="Median distance of guessed records from the true ones, in hidden changes; null if none is "
+        "guessed.",
     )
     success: float | None = Field(
         None,
-        description=(
-            "Success of the attack as a share, from 0 to 1: of records, of right guesses, or, for averaging, of the "
-            "error of a guess without answers that the answers take away."
-        ),
+        description="Success of the attack as a share, from 0 to 1: of records, of right guesses, or, for averaging, "
+        "of the error of a guess without answers that the answers take away.",
     )
     blind: float | None = Field(None, description="The same for a blind guess.")
     level: RiskLevel | None = Field(
@@ -305,10 +297,8 @@ class ReleaseReport(Reply):
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     search: str | None = Field(
         None,
-        description=(
-            "What the noise does to a search, in words, from the declared box and a public forecast if there is one; "
-            "null without noise."
-        ),
+        description="What the noise does to a search, in words, from the declared box and a public forecast if there "
+        "is one; null without noise.",
     )
     belief: str | None = Field(
         None, description="How sure anyone can become about a record, in words; null where nothing is promised."
@@ -328,23 +318,18 @@ class ReleaseReport(Reply):
     )
     cautions: list[Caution] = Field(
         [],
-        description=(
-            "Choices that an expert would not make, from public values alone. The report of a release has those that "
-            "its owner accepted by releasing, and by raising caps since."
-        ),
+        description="Choices that an expert would not make, from public values alone. The report of a release has "
+        "those that its owner accepted by releasing, and by raising caps since.",
     )
     record_cautions: list[Caution] = Field(
         [],
-        description=(
-            "The same from the values of the records: in a preview alone, for the owner; neither logged nor stored."
-        ),
+        description="The same from the values of the records: in a preview alone, for the owner; neither logged nor "
+        "stored.",
     )
     choosing: str | None = Field(
         None,
-        description=(
-            "Why public inputs must not be chosen by a preview, in words; null where no private record is behind it, "
-            "and in the report of a release that was made."
-        ),
+        description="Why public inputs must not be chosen by a preview, in words; null where no private record is "
+        "behind it, and in the report of a release that was made.",
     )
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
@@ -392,30 +377,25 @@ class ForecastCreate(Request):
         ["auto"],
         min_length=1,
         max_length=6,
-        description=(
-            "Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, delta 1e-6 "
-            "if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. The baselines "
-            "identity and random_rows are always included."
-        ),
+        description="Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, "
+        "delta 1e-6 if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. The "
+        "baselines identity and random_rows are always included.",
     )
     functions: int = Field(20, ge=2, le=200, description="Number of functions to draw.")
     queries: int = Field(50, ge=2, le=500, description="Queries of each simulated run.")
     rows: Literal["public", "records"] = Field(
         "public",
-        description=(
-            "public: uniform rows in the declared box, as many as the dataset has, or those of sample_dataset_id; no "
-            "record is read. records: the private records; choosing epsilon or another public input by that leaks "
-            "what is not counted."
-        ),
+        description="public: uniform rows in the declared box, as many as the dataset has, or those of "
+        "sample_dataset_id; no record is read. records: the private records; choosing epsilon or another public input "
+        "by that leaks what is not counted.",
     )
     rows_max: int = Field(
         1_000, ge=10, le=5_000, description="Rows to simulate on: a random subset of the records, or sample, if more."
     )
     sample_dataset_id: Name | None = Field(
         None,
-        description=(
-            "A dataset that is declared public and has columns of the same names: its records in place of uniform ones."
-        ),
+        description="A dataset that is declared public and has columns of the same names: its records in place of "
+        "uniform ones.",
     )
 
     @model_validator(mode="after")
@@ -457,17 +437,13 @@ class ForecastPoint(Reply):
     high: float = Field(description="Upper end of the mean's 95 % interval.")
     better_than_chance: bool | None = Field(
         None,
-        description=(
-            "Whether it is better than random records on the same functions, at the middle length-scale, by the 95 % "
-            "interval of the mean difference; null for random records, and in earlier forecasts."
-        ),
+        description="Whether it is better than random records on the same functions, at the middle length-scale, by "
+        "the 95 % interval of the mean difference; null for random records, and in earlier forecasts.",
     )
     by_lengthscale: list[LengthscaleRegret] = Field(
         [],
-        description=(
-            "The same for each length-scale, by increasing length-scale: three on public rows, which span a band, and "
-            "the study's own on the records."
-        ),
+        description="The same for each length-scale, by increasing length-scale: three on public rows, which span a "
+        "band, and the study's own on the records.",
     )
 
 

@@ -198,10 +198,8 @@ class FitBounds(Request):
 
     lengthscale: Interval | None = Field(
         None,
-        description=(
-            "Null: up to 20 times the candidates' typical distance, and at least 1/100 of it and a quarter of the "
-            "median distance of a queried candidate to the nearest other one (not where priors are given)."
-        ),
+        description="Null: up to 20 times the candidates' typical distance, and at least 1/100 of it and a quarter of "
+        "the median distance of a queried candidate to the nearest other one (not where priors are given).",
     )
     signal_variance: Interval | None = Field(None, description="Null: 1/1000 to 1000 times the answers' variance.")
     noise_variance: Interval | None = Field(None, description="Null: 1e-8 to 1 times the answers' variance.")
@@ -230,10 +228,8 @@ class Fit(Request):
         10,
         ge=1,
         le=100_000,
-        description=(
-            "Largest number of answers between two fits: one comes after each quarter more answers (in runs before "
-            "version 0.3.0 after exactly so many)."
-        ),
+        description="Largest number of answers between two fits: one comes after each quarter more answers (in runs "
+        "before version 0.3.0 after exactly so many).",
     )
     starts: int = Field(3, ge=1, le=64, description="Number of starting points of the search.")
     mean: Literal["fitted", "kernel"] = Field(
@@ -242,21 +238,17 @@ class Fit(Request):
     bounds: FitBounds = Field(FitBounds(), description="Bounds of the parameters.")
     priors: FitPriors | None = Field(
         None,
-        description=(
-            "Null: weak priors. The median of the length-scale is 0.4 of the candidates' typical distance (spread 1). "
-            "Where coordinates have their own, that is the prior of their geometric mean, and each varies about it "
-            "(spread 0.5; in runs before version 0.3.0 each varied by itself, with spread 1). "
-            "The medians of the variances are those of the kernel (spread 1). Without a kernel, the signal variance is "
-            "near that of the answers (spread 2), and the noise variance near 1/100 of the signal's (spread 1 below, 3 "
-            "above): it keeps that ratio until there are 2 r answers. An empty object: no priors."
-        ),
+        description="Null: weak priors. The median of the length-scale is 0.4 of the candidates' typical distance "
+        "(spread 1). Where coordinates have their own, that is the prior of their geometric mean, and each varies "
+        "about it (spread 0.5; in runs before version 0.3.0 each varied by itself, with spread 1). The medians of the "
+        "variances are those of the kernel (spread 1). Without a kernel, the signal variance is near that of the "
+        "answers (spread 2), and the noise variance near 1/100 of the signal's (spread 1 below, 3 above): it keeps "
+        "that ratio until there are 2 r answers. An empty object: no priors.",
     )
     ard: Literal["auto", "off"] = Field(
         "auto",
-        description=(
-            "auto: each coordinate has its own length-scale where the candidates carry no noise and have 2 to 20 "
-            "coordinates; off: all share one."
-        ),
+        description="auto: each coordinate has its own length-scale where the candidates carry no noise and have 2 to "
+        "20 coordinates; off: all share one.",
     )
 
 
@@ -282,9 +274,8 @@ class Fitted(Reply):
     )
     lengthscales: list[float] | None = Field(
         None,
-        description=(
-            "Length-scale of each coordinate: a short one means that the outcome depends on it. Null: all are the same."
-        ),
+        description="Length-scale of each coordinate: a short one means that the outcome depends on it. Null: all are "
+        "the same.",
     )
     signal_variance: float = Field(description="Signal variance, in squared units of the outcome.")
     noise_variance: float = Field(
@@ -305,8 +296,7 @@ class Fitted(Reply):
 
 Precision = Literal["double", "single"]
 NoiseAware = Annotated[
-    bool,
-    Field(description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."),
+    bool, Field(description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X.")
 ]
 
 
@@ -316,11 +306,9 @@ class GpRule(Request):
     name: str
     precision: Precision = Field(
         "double",
-        description=(
-            "Precision of the numbers stored for each candidate. single takes half the memory, for a million "
-            "candidates or more, and chooses the same rows: bounds within its rounding error of the largest are "
-            "recomputed in double precision."
-        ),
+        description="Precision of the numbers stored for each candidate. single takes half the memory, for a million "
+        "candidates or more, and chooses the same rows: bounds within its rounding error of the largest are "
+        "recomputed in double precision.",
     )
 
 
@@ -338,11 +326,9 @@ class GpUcb(GpAlgorithm):
     name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
     nugget: Literal["in", "out"] = Field(
         "in",
-        description=(
-            "Whether the bound counts the variance that a candidate has for itself (the nugget: what the release's "
-            "noise hides of it). in: as in the article; out: no, so that only what can be learned is explored. out has "
-            "no theorem."
-        ),
+        description="Whether the bound counts the variance that a candidate has for itself (the nugget: what the "
+        "release's noise hides of it). in: as in the article; out: no, so that only what can be learned is explored. "
+        "out has no theorem.",
     )
 
 
@@ -390,10 +376,8 @@ class Observation(Request):
     y: Outcome = Field(description="The outcome, in units of the measurement.")
     noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
         None,
-        description=(
-            "Noise variance of the answer, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, "
-            "gp_bucb, ei and ei_deblurred."
-        ),
+        description="Noise variance of the answer, used if it is larger than the kernel's; null: the kernel's. For "
+        "gp_ucb, gp_bucb, ei and ei_deblurred.",
     )
     passport: NoisePassport | None = Field(
         None,
@@ -454,10 +438,8 @@ InitialRows = Annotated[
     Field(
         ge=0,
         le=10_000,
-        description=(
-            "Number of candidates of the initial design, queried first. Null: 5 or twice the columns of the release, "
-            "whichever is more, less the past measurements; at most as many as are queried after them."
-        ),
+        description="Number of candidates of the initial design, queried first. Null: 5 or twice the columns of the "
+        "release, whichever is more, less the past measurements; at most as many as are queried after them.",
     ),
 ]
 InitialDesignChoice = Annotated[
@@ -527,21 +509,18 @@ class Plan(Reply):
     reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
     engine: Engine = Field(
         1,
-        description=(
-            "Version of the Gaussian-process algorithms that the choices are made by. 1, of runs before version 0.3.0: "
-            "candidates are equal if their acquisitions are the same number. 2: if they are after rounding to 1e-10 "
-            "standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed draws one of "
-            "equal ones. 2 also fits hyper-parameters by another search, with a prior that keeps length-scales of "
-            "coordinates together, and takes the outcomes of a fit as one block."
-        ),
+        description="Version of the Gaussian-process algorithms that the choices are made by. 1, of runs before "
+        "version 0.3.0: candidates are equal if their acquisitions are the same number. 2: if they are after rounding "
+        "to 1e-10 standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed draws one of "
+        "equal ones. 2 also fits hyper-parameters by another search, with a prior that keeps length-scales of "
+        "coordinates together, and takes the outcomes of a fit as one block.",
     )
     answers_per_row: int | None = Field(
         None,
         ge=1,
-        description=(
-            "Answers about one candidate that its cap allowed beside the release when the run began: a candidate with "
-            "so many is not chosen again. Null: no such cap, or a run of an earlier version, which did not look at it."
-        ),
+        description="Answers about one candidate that its cap allowed beside the release when the run began: a "
+        "candidate with so many is not chosen again. Null: no such cap, or a run of an earlier version, which did not "
+        "look at it.",
     )
 
 
@@ -575,11 +554,7 @@ def _address(url: str) -> str:
     return url
 
 
-CuratorUrl = Annotated[
-    str,
-    Field(max_length=2_000, pattern=r"^(https?|link)://[!-~]+$"),
-    AfterValidator(_address),
-]
+CuratorUrl = Annotated[str, Field(max_length=2_000, pattern=r"^(https?|link)://[!-~]+$"), AfterValidator(_address)]
 
 
 class StudyAccess(Request):
@@ -791,10 +766,8 @@ class PosteriorPoint(Reply):
     sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
     improvement: float | None = Field(
         None,
-        description=(
-            "Expected improvement of f on the best posterior mean of the queried candidates; null unless the request "
-            "is for the best candidates."
-        ),
+        description="Expected improvement of f on the best posterior mean of the queried candidates; null unless the "
+        "request is for the best candidates.",
     )
 
 
@@ -868,26 +841,20 @@ class StopRules(Request):
     )
     target_by: Literal["observed", "mean"] = Field(
         "observed",
-        description=(
-            "observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, for noisy "
-            "y."
-        ),
+        description="observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, "
+        "for noisy y.",
     )
     improvement: PositiveFloat | None = Field(
         None,
-        description=(
-            "Stop when no remaining candidate can beat the best queried one by more than this, in units of the "
-            "outcome, with probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of "
-            "queried candidates. For gp_ucb (with nugget in) and gp_bucb; null: never."
-        ),
+        description="Stop when no remaining candidate can beat the best queried one by more than this, in units of "
+        "the outcome, with probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of "
+        "queried candidates. For gp_ucb (with nugget in) and gp_bucb; null: never.",
     )
     expected_improvement: PositiveFloat | None = Field(
         None,
-        description=(
-            "Stop when the largest expected improvement on the best queried candidate is below this share of the "
-            "standard deviation of the outcomes so far. A rule of thumb without a promise. For ei, and for the second "
-            "half of a run of ei_deblurred; null: never."
-        ),
+        description="Stop when the largest expected improvement on the best queried candidate is below this share of "
+        "the standard deviation of the outcomes so far. A rule of thumb without a promise. For ei, and for the second "
+        "half of a run of ei_deblurred; null: never.",
     )
 
 
@@ -907,10 +874,8 @@ class RunSpec(Request):
     initial_rows: InitialRows = None
     seed: Seed | None = Field(
         None,
-        description=(
-            "Seed of the initial design and of ties: the same seed makes the same choices. Null: one is drawn for the "
-            "run, and stored."
-        ),
+        description="Seed of the initial design and of ties: the same seed makes the same choices. Null: one is drawn "
+        "for the run, and stored.",
     )
     batch_size: int = Field(
         1,
@@ -925,10 +890,8 @@ class RunSpec(Request):
     fit: FitChoice = "auto"
     continue_from: RunId | None = Field(
         None,
-        description=(
-            "An earlier run of the same study: its answers and past measurements, as they are now, become past "
-            "measurements of this one, without a query or a charge."
-        ),
+        description="An earlier run of the same study: its answers and past measurements, as they are now, become "
+        "past measurements of this one, without a query or a charge.",
     )
     log_key: str | None = Field(
         None,
@@ -967,9 +930,7 @@ class RunCreate(RunSpec):
 
     token: GrantToken = Field(description="Token of the grant: stored encrypted, never shown again.")
     observations: list[Observation] = Field(
-        [],
-        max_length=OBSERVATIONS_MAX,
-        description="Past measurements to start with. The curator never sees them.",
+        [], max_length=OBSERVATIONS_MAX, description="Past measurements to start with. The curator never sees them."
     )
     hold: bool = Field(
         False, description="true: create the run paused, so that observations can be imported; resume starts it."
@@ -1027,10 +988,9 @@ class RunView(Reply):
     )
     waiting_for: Literal["curator", "people", "engine"] | None = Field(
         None,
-        description=(
-            "What a waiting run waits for. people: a person or a laboratory measures; curator: the curator does not "
-            "answer, or refuses temporarily; engine: the workers that candidates are computed on. Null in other states."
-        ),
+        description="What a waiting run waits for. people: a person or a laboratory measures; curator: the curator "
+        "does not answer, or refuses temporarily; engine: the workers that candidates are computed on. Null in other "
+        "states.",
     )
     waiting_since: datetime | None = Field(
         None, description="Since when a waiting run waits; for people: when the curator accepted the query."
@@ -1069,9 +1029,8 @@ class RunView(Reply):
     trials: int = Field(description="Number of trials answered so far.")
     declined: int = Field(
         0,
-        description=(
-            "Number of declined trials: they count against the budget, and their candidates are not queried again."
-        ),
+        description="Number of declined trials: they count against the budget, and their candidates are not queried "
+        "again.",
     )
     engine: RunEngine | None = Field(
         None, description="What its candidates were last computed with; null before the first contact."
@@ -1099,9 +1058,8 @@ class RunView(Reply):
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; otherwise null.")
     warnings: list[str] = Field(
         [],
-        description=(
-            "Warnings in words: about the chosen algorithm for this study, and its model after the answers so far."
-        ),
+        description="Warnings in words: about the chosen algorithm for this study, and its model after the answers so "
+        "far.",
     )
 
 

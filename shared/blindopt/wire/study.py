@@ -70,18 +70,15 @@ class _Measured(_Measurement):
         0.0,
         ge=0,
         le=1e50,
-        description=(
-            "Noise variance of one measurement, if the owner knows it, in squared units of the outcome; 0: unknown."
-        ),
+        description="Noise variance of one measurement, if the owner knows it, in squared units of the outcome; 0: "
+        "unknown.",
     )
     due_hours: float | None = Field(
         None,
         ge=0.001,
         le=100_000,
-        description=(
-            "A measurement that is open for so long counts as declined, so that the modeler can continue; a later "
-            "answer is still accepted. Null: no limit."
-        ),
+        description="A measurement that is open for so long counts as declined, so that the modeler can continue; a "
+        "later answer is still accepted. Null: no limit.",
     )
 
     @model_validator(mode="after")
@@ -132,11 +129,9 @@ class Feature(Request):
     upper: float = Field(ge=-1e50, le=1e50, description="Upper bound, in raw units: larger values are clipped.")
     hidden_change: PositiveFloat | None = Field(
         None,
-        description=(
-            "The change of this feature that the release hides, in raw units: Delta, if only this feature changes. "
-            "Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1. Where "
-            "any feature has it, one that has none hides its whole range, and sensitivity stays 1."
-        ),
+        description="The change of this feature that the release hides, in raw units: Delta, if only this feature "
+        "changes. Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1. "
+        "Where any feature has it, one that has none hides its whole range, and sensitivity stays 1.",
     )
     scale: PositiveFloat | None = Field(
         None, description="Raw units in one scaled unit; default upper - lower. Not with hidden_change, which sets it."
@@ -173,13 +168,10 @@ class Budget(Request):
 
     epsilon_per_row: BudgetEpsilon | None = Field(
         None,
-        description=(
-            "Cap on the epsilon of one person. With privacy_unit row (records are people): the release and all "
-            "answers about the record together, or about all records of the person where the dataset has a person "
-            "column. With privacy_unit answer (each answer is another person's): the release and each answer by "
-            "itself, but for source column, where one stored value is behind all answers about a record: together. "
-            "Null: no cap."
-        ),
+        description="Cap on the epsilon of one person. With privacy_unit row (records are people): the release and "
+        "all answers about the record together, or about all records of the person where the dataset has a person "
+        "column. With privacy_unit answer (each answer is another person's): the release and each answer by itself, "
+        "but for source column, where one stored value is behind all answers about a record: together. Null: no cap.",
     )
     epsilon_total: BudgetEpsilon | None = Field(
         None,
@@ -247,33 +239,25 @@ class StudyCreate(Request):
     answers: Annotated[Answers, BeforeValidator(_stated)] = Field(
         _NOT_STATED,
         validate_default=True,
-        description=(
-            "Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which returns "
-            "it exactly, is no default."
-        ),
+        description="Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which "
+        "returns it exactly, is no default.",
     )
     privacy_unit: Literal["row", "answer"] = Field(
         "row",
-        description=(
-            "row: records are people, and answers about one record add up; answer: each answer is another person's. "
-            "answer with source column is a simulation, and refused unless the dataset was declared public."
-        ),
+        description="row: records are people, and answers about one record add up; answer: each answer is another "
+        "person's. answer with source column is a simulation, and refused unless the dataset was declared public.",
     )
     rows_per_person: int = Field(
         1,
         ge=1,
         le=ROWS_PER_PERSON_MAX,
-        description=(
-            "How many records one person can have, as the owner declares: a person with k records uses k times what a "
-            "record does. Where the dataset has a person column it is the dataset's, whatever is sent."
-        ),
+        description="How many records one person can have, as the owner declares: a person with k records uses k "
+        "times what a record does. Where the dataset has a person column it is the dataset's, whatever is sent.",
     )
     person_column: bool = Field(
         False,
-        description=(
-            "Whether the dataset has a person column, so that epsilon, delta and caps are those of a person with up to "
-            "rows_per_person rows. Set by the curator."
-        ),
+        description="Whether the dataset has a person column, so that epsilon, delta and caps are those of a person "
+        "with up to rows_per_person rows. Set by the curator.",
     )
     budget: Budget = Field(Budget(), description="Caps on what the study may use.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters; null: the modeler provides its own.")
@@ -281,10 +265,8 @@ class StudyCreate(Request):
         None,
         ge=1,
         le=60_000,
-        description=(
-            "Timing protection: every reply to a query, refusals included, is sent so long (ms) after its arrival, or "
-            "at the next multiple if the work takes longer. Null: as soon as it is ready."
-        ),
+        description="Timing protection: every reply to a query, refusals included, is sent so long (ms) after its "
+        "arrival, or at the next multiple if the work takes longer. Null: as soon as it is ready.",
     )
     processing: Processing = Field(
         Processing(), description="What the owner states for the privacy report; a modeler does not see it."
@@ -324,10 +306,8 @@ class ReleaseAsked(Request):
     spec_sha256: Sha256 = Field(description="spec_sha256 of the draft: 409 if somebody has changed it since.")
     confirm_high_risk: bool = Field(
         False,
-        description=(
-            "Must be true where the latest preview of this draft since the service was started found a high risk: 409 "
-            "otherwise."
-        ),
+        description="Must be true where the latest preview of this draft since the service was started found a high "
+        "risk: 409 otherwise.",
     )
 
 
@@ -363,10 +343,8 @@ class StudyOwnerView(Reply):
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
     account: DatasetOutlook | None = Field(
         None,
-        description=(
-            "In the reply to creating or changing a draft and to a release: the account of the dataset's file, without "
-            "and with this study."
-        ),
+        description="In the reply to creating or changing a draft and to a release: the account of the dataset's "
+        "file, without and with this study.",
     )
 
 
@@ -426,10 +404,8 @@ class StudyView(PublishedCandidates):
     reply_after_ms: int | None = Field(
         ge=1,
         le=60_000,
-        description=(
-            "Every reply to a query is sent so long (ms) after its arrival, or at a multiple; null: as soon as it is "
-            "ready."
-        ),
+        description="Every reply to a query is sent so long (ms) after its arrival, or at a multiple; null: as soon "
+        "as it is ready.",
     )
     guarantee: str = Field(max_length=4_000, description="Guarantee for the records, in words.")
     not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(
@@ -467,9 +443,8 @@ class GrantReply(Reply):
     expires_at: datetime = Field(description="When the token expires.")
     url: str | None = Field(
         None,
-        description=(
-            "Address of this curator for the modeler: PUBLIC_URL, or without it the loopback address; null if unknown."
-        ),
+        description="Address of this curator for the modeler: PUBLIC_URL, or without it the loopback address; null if "
+        "unknown.",
     )
     log_key: str | None = Field(None, description="C2SP verifier key of the curator's log.")
 
@@ -519,10 +494,8 @@ class StudyCheck(Reply):
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     search: str | None = Field(
         None,
-        description=(
-            "What the noise does to a search, in words, from the declared box and a public forecast if there is one; "
-            "null without noise."
-        ),
+        description="What the noise does to a search, in words, from the declared box and a public forecast if there "
+        "is one; null without noise.",
     )
     strength: Strength | None = Field(
         description="Name of the range of epsilon: up to 1, 3, 6, and above; null where nothing is promised."

@@ -52,16 +52,13 @@ class TuningBudget(Request):
         0.0,
         ge=0,
         le=0.1,
-        description=(
-            "delta of both together, over the draw of the functions: for the methods that assume a Gaussian process."
-        ),
+        description="delta of both together, over the draw of the functions: for the methods that assume a Gaussian "
+        "process.",
     )
     index_share: Annotated[DecimalString, AfterValidator(_share)] | None = Field(
         None,
-        description=(
-            "Fraction of epsilon (and of delta, if a method splits it) for lambda~; v~ gets the rest. 0: only v~ is "
-            "released; 1: only lambda~. Null: 0.5, or 0 if a method releases only v~."
-        ),
+        description="Fraction of epsilon (and of delta, if a method splits it) for lambda~; v~ gets the rest. 0: only "
+        "v~ is released; 1: only lambda~. Null: 0.5, or 0 if a method releases only v~.",
     )
 
 
@@ -90,17 +87,13 @@ class TuningPrior(TuningSearch):
     one_minus_k1: float = Field(
         ge=1e-12,
         le=1,
-        description=(
-            "1 - k1(V, V') for the worst neighbour: scores of neighbours differ by N(0, 2 (1 - k1)) in scaled units. "
-            "It cannot be derived from the scores, and the guarantee depends on it."
-        ),
+        description="1 - k1(V, V') for the worst neighbour: scores of neighbours differ by N(0, 2 (1 - k1)) in scaled "
+        "units. It cannot be derived from the scores, and the guarantee depends on it.",
     )
     noise: Literal["added", "own"] = Field(
         "added",
-        description=(
-            "added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already contain such "
-            "noise, fresh at each evaluation. The built-in score contains none."
-        ),
+        description="added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already "
+        "contain such noise, fresh at each evaluation. The built-in score contains none.",
     )
     estimated: list[Literal["one_minus_k1", "lengthscale", "scaling", "noise_sd"]] = Field(
         [], max_length=4, description="Parameters that were estimated from private data, which voids the guarantee."
@@ -163,8 +156,7 @@ class GpUcbSimulated(_Method):
         2_000, ge=200, le=100_000, description="Number of simulated pairs of neighbours: 7 / delta or more."
     )
     seed: Seed = Field(
-        0,
-        description="Public. The tuning's id is mixed in, so that figures differ a little from those of a preview.",
+        0, description="Public. The tuning's id is mixed in, so that figures differ a little from those of a preview."
     )
 
 
@@ -184,15 +176,13 @@ class Kusner1(_Method):
     )
     delta_split: Literal["corrected", "paper"] = Field(
         "corrected",
-        description=(
-            "corrected: into four events; paper: as printed, with parts that add up to 5/3 delta, which is charged."
-        ),
+        description="corrected: into four events; paper: as printed, with parts that add up to 5/3 delta, which is "
+        "charged.",
     )
     index_bound: Literal["paper", "tight", "clip"] = Field(
         "paper",
-        description=(
-            "paper: Theorem 1; tight: without its t^2; clip: at most the width to which the posterior mean is clipped."
-        ),
+        description="paper: Theorem 1; tight: without its t^2; clip: at most the width to which the posterior mean is "
+        "clipped.",
     )
 
 
@@ -246,10 +236,8 @@ class Kusner3(_Method):
     search: TuningSearch = Field(description="Parameters of the search; the guarantee does not depend on them.")
     form: Literal["corrected", "paper"] = Field(
         "corrected",
-        description=(
-            "corrected: 2 L / l_min; paper: as printed, L / l_min, which is too small in general: the epsilon that it "
-            "keeps is charged."
-        ),
+        description="corrected: 2 L / l_min; paper: as printed, L / l_min, which is too small in general: the epsilon "
+        "that it keeps is charged.",
     )
 
 
@@ -324,10 +312,8 @@ class LogisticScore(Request):
     )
     loss: Literal["zero_one", "ramp", "clipped_logistic"] = Field(
         "zero_one",
-        description=(
-            "g of the margin y <w, x>, in [0, g*]. zero_one: 1 unless the margin is above 0; ramp: (1 - margin) / 2; "
-            "clipped_logistic: log(1 + exp(-margin)) up to clip. g* is 1, 1 and clip."
-        ),
+        description="g of the margin y <w, x>, in [0, g*]. zero_one: 1 unless the margin is above 0; ramp: (1 - "
+        "margin) / 2; clipped_logistic: log(1 + exp(-margin)) up to clip. g* is 1, 1 and clip.",
     )
     clip: Annotated[float, Field(ge=1e-3, le=100)] = Field(1.0, description="g* of clipped_logistic.")
 
@@ -348,12 +334,10 @@ class HttpScore(Request):
     upper: float = Field(ge=-1e50, le=1e50, description="Largest score of one record; larger ones are clipped.")
     reply: Literal["mean", "records", "whole"] = Field(
         "mean",
-        description=(
-            "mean: the program returns the mean over the validation records, and vouches that each record's score lies "
-            "in the range; records: it returns each record's score, and the curator clips it. In both cases it vouches "
-            "that a record's score depends only on that record, the hyper-parameters and public models. whole: it "
-            "returns one score, any function of the dataset (such as AUC): the noise covers the whole range."
-        ),
+        description="mean: the program returns the mean over the validation records, and vouches that each record's "
+        "score lies in the range; records: it returns each record's score, and the curator clips it. In both cases it "
+        "vouches that a record's score depends only on that record, the hyper-parameters and public models. whole: it "
+        "returns one score, any function of the dataset (such as AUC): the noise covers the whole range.",
     )
 
     @model_validator(mode="after")

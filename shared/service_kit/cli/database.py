@@ -46,10 +46,7 @@ def build(program: Program[S]) -> typer.Typer:
             if (url := settings.database_address) is None or not file.exists():
                 raise StateConflict(f"set {settings.variable('database_url')}, with a database of SQLite in DATA_DIR")
             as_file = {"database_url": None, "database_url_file": None}
-            with (
-                only_process(settings.data_dir),
-                program.open_context(settings.model_copy(update=as_file)) as opened,
-            ):
+            with only_process(settings.data_dir), program.open_context(settings.model_copy(update=as_file)) as opened:
                 opened.database.copy_to(url)
                 size = opened.audit_trail.head().size
             moved = file.rename(file.with_suffix(".moved"))

@@ -49,10 +49,7 @@ def client_options(program: Program[S]) -> dict[str, Any]:
 
 @contextmanager
 def connected(
-    program: Program[S],
-    client: Callable[..., AbstractContextManager[C]],
-    url: str | None,
-    token_file: Path | None,
+    program: Program[S], client: Callable[..., AbstractContextManager[C]], url: str | None, token_file: Path | None
 ) -> Iterator[C]:
     """Connect to the service, with ``plain_errors``."""
     with plain_errors():

@@ -15,12 +15,7 @@ from service_kit.context.context import ServiceContext
 
 @collector.paused()  # millions of parsed values without cycles: to look through them takes longer than the work
 def verified(
-    program: Program[S],
-    opened: ServiceContext,
-    key: str | None = None,
-    since: str | None = None,
-    *,
-    saved: bool = True,
+    program: Program[S], opened: ServiceContext, key: str | None = None, since: str | None = None, *, saved: bool = True
 ) -> tuple[Verification, str]:
     """Verify a service's own data: logs, signatures, and its tables against its log; and what was erased, in words.
 

@@ -11,14 +11,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from blindopt.errors import (
-    BadRequest,
-    BlindoptError,
-    Busy,
-    ClientCertificateNeeded,
-    HeadTooLarge,
-    RequestTimeout,
-)
+from blindopt.errors import BadRequest, BlindoptError, Busy, ClientCertificateNeeded, HeadTooLarge, RequestTimeout
 from service_kit.listener.connections import Connections, Standing, TrustedProxies, counted_address
 from service_kit.web import problems
 

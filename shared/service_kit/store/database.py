@@ -387,10 +387,7 @@ class Database:
         Raises StorageUnavailable if the database cannot be read for now (no file can be opened, too many readers), and
         StoreFault if it refuses a statement.
         """
-        with (
-            reading(),
-            self._reader.connect() as db,
-        ):
+        with reading(), self._reader.connect() as db:
             note(db, self.foreign_writes)
             with db.begin():  # statements that bypass SQLAlchemy do not begin a transaction
                 yield db

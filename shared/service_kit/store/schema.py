@@ -24,10 +24,7 @@ BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
 
 
 def prepare(
-    db: Connection,
-    metadata: tuple[MetaData, ...],
-    append_only: tuple[str, ...],
-    migrations: tuple[Migrations, ...],
+    db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...], migrations: tuple[Migrations, ...]
 ) -> bool:
     """Create the schema in a new database, or migrate an older one to ``VERSION``, in the caller's transaction.
 
