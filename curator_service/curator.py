@@ -153,7 +153,6 @@ class Curator:
             work.start()
 
     def close(self) -> None:
-        """Stop background work."""
         self.runner.close()
         self.webhook_measurer.close()
         for work in (self.deadlines, *self._background):

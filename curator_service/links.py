@@ -77,11 +77,9 @@ class Links:
             await link.stop()
 
     def status(self) -> list[wire.LinkStatus]:
-        """The state of each link."""
         return [link.status() for link in self._links.values()]
 
     def gauges(self) -> Figures:
-        """The number of links in each state."""
         counts: dict[tuple[str, ...], float] = {("connected",): 0, ("trying",): 0}
         for link in self._links.values():
             counts[link.status().state,] += 1
@@ -194,7 +192,6 @@ class _Link:
         self._task = asyncio.create_task(self._run())
 
     def status(self) -> wire.LinkStatus:
-        """Its state, for the owner."""
         return wire.LinkStatus(
             id=self.file.id,
             name=self.file.name,

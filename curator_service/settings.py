@@ -83,7 +83,6 @@ class Settings(ServiceSettings):
 
     @property
     def links_path(self) -> Path:
-        """The file of links."""
         return self.links_file or self.data_dir / "links.json"
 
     @property

@@ -103,7 +103,6 @@ class Vault:
         return digest, release_parts
 
     def candidates(self, release_id: str) -> Path:
-        """The npy file of a release."""
         return self._path(release_id)
 
     def order_file(self, release_id: str) -> Path:
@@ -217,11 +216,9 @@ class PendingFiles:
         return total
 
     def path(self, upload_id: str) -> Path:
-        """The path of a file."""
         return self._folder / f"{upload_id}.data"
 
     def drop(self, file_id: str) -> None:
-        """Delete a file and its note."""
         for kind in ("json", "partial", "data"):
             (self._folder / f"{file_id}.{kind}").unlink(missing_ok=True)
 

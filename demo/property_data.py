@@ -25,6 +25,5 @@ KERNEL = Kernel(lengthscale=8.7, signal_variance=0.076, noise_variance=0.007, me
 
 
 def csv_bytes() -> bytes:
-    """The extract as CSV."""
     packed = resources.files("demo").joinpath("data/king_county.csv.gz").read_bytes()
     return gzip.decompress(packed)

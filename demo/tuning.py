@@ -38,7 +38,6 @@ class Records:
     y: Vector
 
     def csv(self, names: list[str]) -> bytes:
-        """Return the records as a CSV file."""
         rows = (",".join(map(repr, [*x, y])) for x, y in zip(self.x.tolist(), self.y.tolist(), strict=True))
         return ("\n".join([",".join([*names, "benign"]), *rows]) + "\n").encode()
 

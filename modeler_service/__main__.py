@@ -4,7 +4,6 @@ from service_kit import collector
 
 
 def main() -> None:
-    """Run the command line."""
     with collector.importing():
         from modeler_service import cli
 

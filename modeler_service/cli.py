@@ -249,5 +249,4 @@ finish(app, PROGRAM.service)
 
 
 def main() -> None:
-    """The console script."""
     app()

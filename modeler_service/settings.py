@@ -122,7 +122,6 @@ class Settings(ServiceSettings):
 
     @property
     def candidates_folder(self) -> Path:
-        """The folder of the releases."""
         return self.candidates_dir or self.data_dir / "candidates"
 
     @property

@@ -188,7 +188,6 @@ class RunRow:
 
     @property
     def settings(self) -> wire.RunSpec:
-        """The settings of the run."""
         return wire.RunSpec.model_validate_json(self.spec)
 
     @property
@@ -249,7 +248,6 @@ class TrialRow:
 
     @property
     def view(self) -> wire.TrialView:
-        """The trial on the wire."""
         values = {name: getattr(self, name) for name in wire.TrialView.model_fields}
         values |= {name: moment(values[name]) for name in ("chosen_at", "asked_at", "answered_at") if values[name]}
         fitted = wire.Fitted.model_validate_json(self.fitted) if self.fitted else None
@@ -317,13 +315,11 @@ def add_run(
     created_at: str,
     pause_asked_at: str | None = None,
 ) -> None:
-    """Add one run."""
     values = {"id": run_id, "state": state, "spec": spec, "sealed_token": sealed_token, "created_at": created_at}
     db.execute(runs.insert(), values | {"pause_asked_at": pause_asked_at})
 
 
 def change_run(db: Connection, run_id: str, **values: Any) -> None:
-    """Change the run with this id."""
     db.execute(update(runs).where(runs.c.id == run_id).values(**values))
 
 
@@ -388,7 +384,6 @@ def delete_run(db: Connection, run_id: str) -> None:
 
 
 def run_ids(db: Connection) -> set[str]:
-    """Ids of all runs."""
     return set(db.execute(select(runs.c.id)).scalars())
 
 
@@ -428,7 +423,6 @@ _COUNTS = PreparedStatement(  # each part reads a single index
 
 
 def run_counts(db: Connection, run_id: str) -> Counts:
-    """Return the counts of a run."""
     return Counts(*_COUNTS.row(db, run_id=run_id))
 
 
@@ -528,7 +522,6 @@ def ask_trials(db: Connection, run_id: str, first: int, count: int, *, asked_at:
 
 
 def find_trial(db: Connection, run_id: str, number: int) -> TrialRow | None:
-    """One trial, or None."""
     row = db.execute(_TRIALS.where((trials.c.run_id == run_id) & (trials.c.number == number))).one_or_none()
     return None if row is None else TrialRow(*row)
 
@@ -664,7 +657,6 @@ def version_page(db: Connection, run_id: str) -> list[VersionRow]:
 
 
 def runs_with_versions(db: Connection) -> list[str]:
-    """Runs that have versions of a reply."""
     return list(db.execute(select(versions.c.run_id).distinct().order_by(versions.c.run_id)).scalars())
 
 
@@ -767,5 +759,4 @@ def change_message(db: Connection, run_id: str, number: int, *, problem: str | N
 
 
 def every_message(db: Connection) -> list[MessageRow]:
-    """All messages of all runs."""
     return [MessageRow(*row) for row in db.execute(_MESSAGES.order_by(messages.c.run_id, messages.c.number))]

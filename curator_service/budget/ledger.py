@@ -196,7 +196,6 @@ class Cost:
 
     @staticmethod
     def of(epsilon: str, delta: str) -> "Cost":
-        """The cost with these texts."""
         return Cost(units(epsilon), Decimal(delta))
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -204,7 +203,6 @@ class Cost:
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Both as they are stored and shown."""
         return amount_text(self.epsilon), amount_text(self.delta)
 
 
@@ -222,7 +220,6 @@ class Account:
 
     @property
     def is_capped(self) -> bool:
-        """Whether there is any cap."""
         return self.cap_epsilon is not None or self.cap_delta is not None
 
     @property
@@ -237,7 +234,6 @@ class Account:
             raise StateConflict(CLOSED)
 
     def with_caps(self, epsilon: str | None, delta: str | None) -> "Account":
-        """The account with these caps and no others."""
         cap_epsilon = None if epsilon is None else units(epsilon)
         return replace(self, cap_epsilon=cap_epsilon, cap_delta=None if delta is None else Decimal(delta))
 

@@ -222,7 +222,6 @@ def account_name(db: Connection, dataset: Any) -> str:
 
 
 def account_of(db: Connection, account: str) -> Account:
-    """The account with this name."""
     row = LAST_OF_ACCOUNT.row(db, account=account)
     if row is None:
         return NO_CHARGES
@@ -237,14 +236,12 @@ def studies_of(db: Connection, sha256: str) -> list[Any]:
 
 
 def open_accounts(db: Connection) -> list[str]:
-    """Every account that is not closed."""
     first = select(func.min(datasets.c.seq)).group_by(datasets.c.sha256)
     query = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
     return [account for account in db.execute(query).scalars() if not account_of(db, account).closed]
 
 
 def lines_of_account(db: Connection, account: str) -> list[Any]:
-    """The lines of an account in order."""
     return list(
         db.execute(select(account_lines).where(account_lines.c.account == account).order_by(account_lines.c.seq))
     )

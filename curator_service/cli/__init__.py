@@ -232,5 +232,4 @@ finish(app, PROGRAM.service)
 
 
 def main() -> None:
-    """The console script."""
     app()

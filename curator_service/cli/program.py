@@ -79,14 +79,12 @@ PROGRAM = Program(
 
 
 def as_owner(url: str | None, token_file: Path | None) -> AbstractContextManager["Owner"]:
-    """An owner at the running curator."""
     from blindopt.client import Owner
 
     return connected(PROGRAM, partial(Owner, timeout_s=_TIMEOUT_SECONDS), url, token_file)
 
 
 def as_measurer(url: str | None, token_file: Path | None) -> AbstractContextManager["Measurer"]:
-    """A measurer at the running curator."""
     from blindopt.client import Measurer
 
     return connected(PROGRAM, Measurer, url, token_file)

@@ -62,7 +62,6 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
 
 
 async def latest(api: Api, dataset_id: str) -> PrivateRanges:
-    """The latest private bounds of each column."""
     columns = (column for bounds in await _stored_bounds(api, dataset_id) for column in bounds.columns)
     return {column.column: (shown(column.lower), shown(column.upper)) for column in columns}
 

@@ -66,7 +66,6 @@ class CsvSource:
 
     @property
     def separator(self) -> Separator:
-        """What separates the cells."""
         return cast(Separator, self.table.separator)
 
     @property
@@ -78,7 +77,6 @@ class CsvSource:
         """CSV states no types."""
 
     def is_text(self, name: str) -> bool:
-        """Every column has texts."""
         return True
 
     names_persons = is_text

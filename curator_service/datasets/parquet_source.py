@@ -155,7 +155,6 @@ class ParquetSource:
     def _next(
         self, batches: Iterator[Any], row: int, requested: Sequence[str], read: Sequence[str], as_text: Sequence[str]
     ) -> RawBlock | None:
-        """The block after ``row``."""
         with _arrow_faults():
             if (batch := next(batches, None)) is None:
                 return None

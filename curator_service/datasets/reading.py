@@ -58,7 +58,6 @@ class Table:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """These numbers (n,)."""
         return np.array(self._numbers, dtype=np.int64)
 
     @property
@@ -260,5 +259,4 @@ def _days(column: list[str], to_days: Callable[[str], float | None]) -> tuple[Ve
 
 
 def open_source(file: BinaryIO, limits: Limits, *, parquet: bool) -> AbstractContextManager[Source]:
-    """The source of a Parquet or a CSV file."""
     return parquet_source(file, limits) if parquet else csv_source(file, limits)

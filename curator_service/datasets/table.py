@@ -22,7 +22,6 @@ bounds = Table(
 
 
 def find_bounds(db: Connection, bounds_id: str) -> Any:
-    """The bounds with this id, or None."""
     return db.execute(select(bounds).where(bounds.c.id == bounds_id)).one_or_none()
 
 
@@ -39,7 +38,6 @@ def settle_bounds(db: Connection, bounds_id: str, result: str) -> None:
 
 
 def bounds_of(db: Connection, dataset_ids: Iterable[str], *, after: int, limit: int) -> list[Any]:
-    """Bounds of these datasets in order."""
     where = bounds.c.dataset_id.in_(list(dataset_ids)) & (bounds.c.seq > after)
     return list(db.execute(select(bounds).where(where).order_by(bounds.c.seq).limit(limit)))
 
@@ -81,12 +79,10 @@ def numbers_and_persons(units: Iterable[str]) -> tuple[set[int], set[bytes]]:
 
 
 def withhold(db: Connection, account: str, unit: str, salt: str, at: str) -> None:
-    """Withhold a unit."""
     db.execute(withheld.insert(), {"account": account, "unit": unit, "salt": salt, "created_at": at})
 
 
 def units(db: Connection, account: str) -> frozenset[str]:
-    """The units of an account that are withheld."""
     if ANY_WITHHELD.row(db, account=account) is None:
         return frozenset()
     return frozenset(db.execute(select(withheld.c.unit).where(withheld.c.account == account)).scalars())

@@ -128,7 +128,6 @@ _DIGEST = 16
 
 
 def line_digest(content: tuple[Any, ...]) -> bytes:
-    """The digest of a line of the ledger."""
     return hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST).digest()
 
 

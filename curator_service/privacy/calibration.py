@@ -269,7 +269,6 @@ def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
 
 
 def epsilon_of(release: Concrete) -> Decimal | None:
-    """The epsilon of a release; None for one that has none."""
     return None if isinstance(release, IdentityRelease) else amount(release.epsilon)
 
 

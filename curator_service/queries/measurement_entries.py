@@ -86,7 +86,6 @@ def append(
 
 
 def values_of(request: wire.AnswerCreate | wire.CorrectCreate) -> list[NewEntry]:
-    """The entries with a value of a request."""
     return [
         NewEntry(item.measurement_id, item.value, note=request.note, expected_version=item.expected_version)
         for item in request.values

@@ -250,7 +250,6 @@ def query(db: Connection, query_id: str) -> MeasuredQuery:
 
 
 def change_query(db: Connection, query_id: str, **values: Any) -> None:
-    """Change the state of a query."""
     db.execute(update(inquiries).where(inquiries.c.query_id == query_id).values(**values))
 
 
@@ -331,7 +330,6 @@ def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> li
 
 
 def count_open(db: Connection) -> int:
-    """How many measurements are open."""
     return int(db.execute(select(func.count()).where(measurements.c.state == "open")).scalar_one())
 
 
@@ -436,19 +434,16 @@ def owed(db: Connection) -> list[str]:
 
 
 def published(db: Connection, query_id: str, version: int) -> PublishedVersion:
-    """A published version."""
     where = (revisions.c.query_id == query_id) & (revisions.c.version == version)
     return PublishedVersion(*db.execute(select(revisions).where(where)).one())
 
 
 def latest(db: Connection, query_id: str) -> PublishedVersion | None:
-    """The latest published version, or None."""
     row = _LATEST.row(db, query=query_id)
     return None if row is None else PublishedVersion(*row)
 
 
 def publish(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:
-    """Publish a version."""
     last = db.execute(select(func.max(revisions.c.seq)).where(revisions.c.grant_id == grant_id)).scalar_one()
     added = PublishedVersion(grant_id, int(last or 0) + 1, query_id, version, body, at)
     db.execute(revisions.insert(), asdict(added))

@@ -130,7 +130,6 @@ def newest_queries(db: Connection, study_id: str, limit: int) -> list[Row[Any]]:
 
 
 def insert(db: Connection, table: Table, **values: Any) -> None:
-    """Add one row."""
     db.execute(table.insert(), values)
 
 
@@ -166,7 +165,6 @@ def _row_salt(dataset: Row[Any]) -> str | None:
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
-    """Change the row with this id."""
     db.execute(update(table).where(table.c.id == identity).values(**values))
 
 
@@ -235,7 +233,6 @@ def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]
 
 
 def datasets_of(db: Connection, identities: Iterable[str]) -> dict[str, Row[Any]]:
-    """These datasets, by id."""
     return {row.id: row for row in db.execute(select(datasets).where(datasets.c.id.in_(set(identities))))}
 
 
@@ -285,7 +282,6 @@ def kept_for_accounts(db: Connection) -> set[str]:
 
 
 def column_names(dataset: Any) -> list[str]:
-    """Names of the columns of a dataset, in order."""
     return [column["name"] for column in json.loads(dataset.columns)]
 
 
@@ -336,7 +332,6 @@ def open_specs(db: Connection) -> list[tuple[str, str]]:
 
 
 def unclosed_studies(db: Connection) -> list[str]:
-    """Ids of studies that are not closed."""
     return list(db.execute(select(studies.c.id).where(studies.c.state != "closed").order_by(studies.c.seq)).scalars())
 
 
@@ -358,5 +353,4 @@ def studies_of_file(db: Connection, sha256: str) -> list[str]:
 
 
 def studies_on(db: Connection, dataset_id: str) -> list[Row[Any]]:
-    """Every study of a dataset, in order."""
     return list(db.execute(select(studies).where(studies.c.dataset_id == dataset_id).order_by(studies.c.seq)))

@@ -11,7 +11,6 @@ _WIDE = 1.959963984540054  # of a normal, for 95 %
 
 
 def best_so_far(points: Sequence[wire.CurvePoint]) -> Series:
-    """The best y until each trial."""
     shown = [point for point in points if point.best is not None]
     return Series("best so far", [point.number for point in shown], [point.best for point in shown], is_step=True)
 

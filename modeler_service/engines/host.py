@@ -58,7 +58,6 @@ class Packed:
 
 
 def news_of(observed: Observations, since: int) -> News:
-    """The observations from number ``since`` on."""
     t = observed.count
     base = int(observed.serials[since - 1]) if since else -1
     new = slice(since, t)

@@ -73,7 +73,6 @@ class RunLease:
 
     @property
     def now(self) -> datetime:
-        """The time of the service's clock."""
         return self.context.clock()
 
     def retry(self, call: Callable[[], T]) -> T:
@@ -110,7 +109,6 @@ class RunLease:
         self.context.audit_trail.check_unchanged(self.run_id)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that reads."""
         with self.context.database.read() as db:
             return work(db)
 

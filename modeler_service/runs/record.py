@@ -90,7 +90,6 @@ class Record(_RunOfStudy):
 
     @property
     def outline(self) -> Outline:
-        """The outline of this record."""
         return Outline(self.spec, self.study, self.stored_plan, self.outcomes)
 
     def candidates(self, folder: Path) -> Matrix:

@@ -56,7 +56,6 @@ class RunHousekeeping:
         return reply
 
     def _drop_candidates(self) -> None:
-        """Delete candidates of no run."""
         with self._context.database.read() as db:
             keep_candidates(self._folder, store.release_digests(db))
 

@@ -22,7 +22,6 @@ def views(context: ServiceContext) -> list[wire.LinkView]:
 
 
 def gauges(context: ServiceContext) -> Figures:
-    """The number of links in each state."""
     counts: dict[tuple[str, ...], float] = {("connected",): 0, ("absent",): 0, ("revoked",): 0}
     for view in views(context):
         counts[view.state,] += 1

@@ -247,7 +247,6 @@ class Modeler:
         return reply
 
     def run(self, run_id: str) -> wire.RunView:
-        """Return a run."""
         with self.context.database.read() as db:
             return self._view(db, run_id)
 
@@ -271,7 +270,6 @@ class Modeler:
             return [(row.seq, self._view_of(db, row)) for row in page]
 
     def counts(self) -> wire.RunCounts:
-        """Count the runs in each state."""
         counts: Counter[str] = Counter()
         with self.context.database.read() as db:
             for state, waits, count in store.run_states(db):

@@ -31,7 +31,6 @@ class Background:
         self._thread = threading.Thread(target=self._serve, daemon=True, name=name)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:

@@ -111,7 +111,6 @@ class ServiceSettings(BaseSettings):
 
     @property
     def proxy_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-        """The networks of trusted proxies."""
         names = (name.strip() for name in self.trusted_proxies.split(","))
         return tuple(ipaddress.ip_network(name) for name in names if name)
 
@@ -219,7 +218,6 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def variable(cls, name: str) -> str:
-        """The environment variable of a setting."""
         return f"{cls.model_config.get('env_prefix', '')}{name.upper()}"
 
     @classmethod

@@ -62,7 +62,6 @@ def add_integers(steps: Matrix | Vector, noise: Integers) -> Matrix:
 
 
 def check_finite(values: Vector | Matrix) -> None:
-    """Raise NumericalFailure if a value is not finite."""
     if not np.isfinite(values).all():
         raise NumericalFailure("noise was requested for a number that is not finite")
 

@@ -66,7 +66,6 @@ class WebhookMeasurer:
         wakeups.on(INBOX, self._look_again)
 
     def start(self) -> None:
-        """Start the threads."""
         if self._settings.measurer_url is not None:
             for thread in self._threads:
                 thread.start()

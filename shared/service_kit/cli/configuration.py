@@ -23,7 +23,6 @@ MASK = "***"
 
 
 def build(program: Program[S]) -> typer.Typer:
-    """The commands about settings."""
     cli = typer.Typer(no_args_is_help=True, help="Settings, which come from the environment.")
 
     @cli.callback()

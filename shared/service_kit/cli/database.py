@@ -11,7 +11,6 @@ from service_kit.store.folder_lock import only_process
 
 
 def build(program: Program[S]) -> typer.Typer:
-    """The commands about the database."""
     cli = typer.Typer(no_args_is_help=True, help="PostgreSQL, where DATABASE_URL says so.")
 
     @cli.callback()

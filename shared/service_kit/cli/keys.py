@@ -8,7 +8,6 @@ from service_kit.cli.program import Program, S, plain_errors
 
 
 def build(program: Program[S]) -> typer.Typer:
-    """The commands about keys."""
     cli = typer.Typer(no_args_is_help=True, help="The keys of this service, in the folder secrets.")
 
     @cli.command()

@@ -28,7 +28,6 @@ Days = Annotated[int, typer.Option(min=1, max=825, help="How long the certificat
 
 
 def build(program: Program[S]) -> typer.Typer:
-    """The commands below tls."""
     cli = typer.Typer(help="Certificates of a private authority.", no_args_is_help=True)
 
     @cli.command()

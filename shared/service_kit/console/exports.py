@@ -18,7 +18,6 @@ def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as lines of a CSV file."""
     file = io.StringIO(newline="")
     csv.writer(file).writerows([harmless(cell) for cell in row] for row in rows)
     return file.getvalue()

@@ -69,7 +69,6 @@ def when(value: datetime | str | None) -> Markup | str:
 
 
 def share(value: float | None) -> str:
-    """A fraction as a percentage."""
     return NONE if value is None or not math.isfinite(value) else f"{100 * value:.3g} %"
 
 

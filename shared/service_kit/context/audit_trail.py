@@ -344,7 +344,6 @@ class SavedCheckpoint:
 
 
 def read_note(file: Path) -> str | None:
-    """The note in a file, or None if there is none."""
     try:
         return file.read_bytes().decode(errors="replace")
     except FileNotFoundError:

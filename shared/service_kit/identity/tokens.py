@@ -31,7 +31,6 @@ class Principal:
 
     @property
     def actor(self) -> str:
-        """Its name in the log."""
         return f"{self.role}:{self.kid}"
 
 

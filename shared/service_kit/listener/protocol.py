@@ -128,14 +128,12 @@ class Protocol(HttpToolsProtocol):
             self._open.leave(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to read requests."""
         self._since = self.loop.time()
         if self.server_state.needs_certificate and not transport.get_extra_info("peercert"):
             self._only_health = ClientCertificateNeeded("this service needs a client certificate, and got none")
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._open.leave(self)
         self.pipeline.clear()
         if self._answered is not None:  # uvicorn marks the last request alone, of several that wait
@@ -151,7 +149,6 @@ class Protocol(HttpToolsProtocol):
         return Standing.KEPT if self._is_idle() else Standing.BUSY
 
     def drop(self) -> None:
-        """Close the connection at once."""
         if self.transport is not None:
             self.transport.abort()
         elif self._connecting is not None:
@@ -224,7 +221,6 @@ class Protocol(HttpToolsProtocol):
                 self.refuse(_too_long())
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._counts = _Counts(total_body=self._counts.total_body)
         super().on_message_begin()
 
@@ -269,7 +265,6 @@ class Protocol(HttpToolsProtocol):
             self._open.rest(self)
 
     def _stop(self, refusal: BlindoptError) -> None:
-        """Stop the parser."""
         self._refusal = refusal
         raise refusal
 

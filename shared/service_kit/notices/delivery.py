@@ -52,7 +52,6 @@ class NoticeDelivery(Background):
         self._prune_at = datetime.min.replace(tzinfo=context.clock().tzinfo)
 
     def start(self) -> None:
-        """Start to deliver."""
         if self._receiver is not None:
             super().start()
 

@@ -106,7 +106,6 @@ class Circuit:
         self.record_success()
 
     def record_success(self) -> None:
-        """Close the circuit."""
         self.failures = 0  # in a row
         self.problem: str | None = None
         self.opens_at: datetime | None = None

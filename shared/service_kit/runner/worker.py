@@ -46,7 +46,6 @@ class Worker(Generic[ReplyT]):
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property

@@ -79,7 +79,6 @@ class RowsOfGrants(Generic[R]):
         self._add = PreparedStatement(table.insert())
 
     def at(self, db: Connection, grant_id: str, number: int) -> R | None:
-        """The row with this number, or None."""
         row = self._at.row(db, grant=grant_id, number=number)
         return None if row is None else self._kind(*row)
 

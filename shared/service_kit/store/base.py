@@ -48,7 +48,6 @@ def stamp(moment: datetime) -> str:
 
 
 def states(db: Connection, jobs: Table) -> dict[str, int]:
-    """The number of jobs in each state."""
     counts = select(jobs.c.state, func.count()).group_by(jobs.c.state)
     return {row[0]: row[1] for row in db.execute(counts)}
 

@@ -444,7 +444,6 @@ class Database:
         return str(self.server.rights_of(role, self._tables[0], self._tables[1]))
 
     def size_bytes(self) -> int:
-        """The size of the database."""
         return self._backend.size_bytes()
 
     async def finish(self) -> None:

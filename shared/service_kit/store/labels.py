@@ -37,7 +37,6 @@ EVERYTHING = ListFilter()
 
 
 def tags_of(row: Any) -> list[str]:
-    """The tags of a row."""
     return list(json.loads(row.tags or "[]"))
 
 
@@ -48,7 +47,6 @@ def tags_in_use(db: Connection, table: Table) -> list[str]:
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
-    """Change the row with this id."""
     db.execute(update(table).where(table.c.id == identity).values(**values))
 
 

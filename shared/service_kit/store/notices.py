@@ -71,7 +71,6 @@ def first_pending(db: Connection) -> NoticeRow | None:
 
 
 def page(db: Connection, *, after: int, limit: int) -> list[NoticeRow]:
-    """Notices in order."""
     query = select(_notices).where(_notices.c.seq > after).order_by(_notices.c.seq).limit(limit)
     return [NoticeRow(*row) for row in db.execute(query)]
 

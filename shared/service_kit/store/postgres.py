@@ -69,7 +69,6 @@ class Postgres:
         return self._session is not None and self._session.closed
 
     def writer(self) -> Connection:
-        """The connection that writes."""
         return self._writer.connect()
 
     def begin(self, driver: Driver, ahead: Sequence[Ahead]) -> tuple[Any, list[Any]]:

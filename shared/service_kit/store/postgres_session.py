@@ -114,7 +114,6 @@ class _Result:
         self._rows, self.rowcount = iter(rows), rowcount
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
         return next(self._rows, None)
 
     def __iter__(self) -> Iterator[Any]:

@@ -147,7 +147,6 @@ class PreparedStatement:
             rows[self, self._values(values)] = self._made(row)
 
     def rows(self, db: Connection, **values: Any) -> list[Any]:
-        """All rows."""
         return [self._made(fields) for fields in raw(db).execute(self.sql, self.bound(values))]
 
     def row_on(self, connection: Driver, **values: Any) -> Any:

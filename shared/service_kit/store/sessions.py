@@ -82,7 +82,6 @@ def end(db: Connection, id_sha256: bytes, now: datetime) -> None:
 
 
 def end_all(db: Connection, now: datetime) -> None:
-    """End every session."""
     db.execute(update(_sessions).where(_sessions.c.ended_at.is_(None)).values(ended_at=stamp(now)))
 
 
@@ -93,6 +92,5 @@ def sweep(db: Connection, before: str) -> int:
 
 
 def end_of_user(db: Connection, user_id: str, now: datetime) -> None:
-    """End every session of a user."""
     where = (_sessions.c.user_id == user_id) & _sessions.c.ended_at.is_(None)
     db.execute(update(_sessions).where(where).values(ended_at=stamp(now)))

@@ -38,7 +38,6 @@ class Sqlite:
         _configure(self._writer, writes=True)
 
     def writer(self) -> Connection:
-        """The connection that writes."""
         connection = self._writer.connect()
         self._info = connection.info
         self._opened = _identity(self._path)
@@ -124,7 +123,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def reader_of(path: Path) -> Engine:
-    """An engine that reads a file."""
     read_only = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"})
     engine = create_engine(read_only, poolclass=QueuePool, pool_size=8)
     _configure(engine, writes=False)

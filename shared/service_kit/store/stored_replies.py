@@ -186,7 +186,6 @@ def answers_of(db: Connection, principal: str) -> Any:
 
 
 def count_answers(db: Connection) -> int:
-    """The number of replies to modelers."""
     return int(db.execute(select(func.count()).select_from(_replies).where(_OF_GRANTS)).scalar_one())
 
 
@@ -218,7 +217,6 @@ def _begins(start: bytes) -> ColumnElement[bool]:
 
 
 def sealed_bodies(db: Connection, limit: int | None = None) -> Iterator[bytes]:
-    """The body of every sealed reply, or of ``limit`` of them."""
     yield from db.execute(select(_replies.c.body).where(_replies.c.sealed == 1).limit(limit)).scalars()
 
 

@@ -61,7 +61,6 @@ def is_sealed(row: Any, mac_of: MacOf) -> bool:
 
 
 def seal(db: Connection, row: Any, mac_of: MacOf) -> None:
-    """Store the MAC of a row as it is."""
     db.execute(update(_tokens).where(_tokens.c.kid == row.kid).values(mac=_mac(row, mac_of)))
 
 
@@ -76,7 +75,6 @@ def is_live(row: Any, now: datetime) -> bool:
 
 
 def list_all(db: Connection) -> list[Any]:
-    """All tokens, in order of creation."""
     return list(db.execute(select(_tokens).order_by(_tokens.c.seq)))
 
 

@@ -64,7 +64,6 @@ def is_sealed(row: Any, mac_of: MacOf) -> bool:
 
 
 def seal(db: Connection, row: Any, mac_of: MacOf) -> None:
-    """Store the MAC of a row as it is."""
     db.execute(update(users).where(users.c.id == row.id).values(mac=_mac(row, mac_of)))
 
 
@@ -117,5 +116,4 @@ def _change(db: Connection, identity: str, mac_of: MacOf, **values: str) -> None
 
 
 def list_all(db: Connection) -> list[User]:
-    """All users, in order of creation."""
     return [_user(row) for row in db.execute(select(users).order_by(users.c.seq))]

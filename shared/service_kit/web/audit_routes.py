@@ -136,7 +136,6 @@ def _log_verification(request: Request) -> LogVerification:
 
 
 def entry_view(entry: merkle_log.Entry, grant_id: str | None = None) -> wire.AuditEntry:
-    """An entry of a log as its wire type."""
     return wire.AuditEntry(
         seq=entry.seq,
         body=entry.body.decode(errors="replace"),

@@ -91,7 +91,6 @@ def of_commits(context: ServiceContext) -> "Metric":
 
 
 def of_certificates(certificates: Certificates) -> "Metric":
-    """When the certificates of a service expire."""
     ends: dict[Labels, float] = {
         (setting,): round(seconds) for setting, seconds in certificates.remaining_seconds().items()
     }
@@ -137,7 +136,6 @@ class Metrics:
         self._seconds.labels(method, route).observe(round(seconds, 3))
 
     def count_failed_login(self) -> None:
-        """Count a login that was refused."""
         self._login_failed.inc()
 
     def describe(self) -> list[Any]:
@@ -145,7 +143,6 @@ class Metrics:
         return []
 
     def collect(self) -> Figures:
-        """The gauges, read now."""
         return self.gauges()
 
     def exposition(self) -> "Response":

@@ -52,7 +52,6 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def document(error: BlindoptError, *, path: str, request_id: str) -> bytes:
-    """The problem document of an error."""
     problem = wire.Problem.model_validate(
         {
             "type": f"urn:blindopt:problem:{error.code}",
@@ -70,7 +69,6 @@ def document(error: BlindoptError, *, path: str, request_id: str) -> bytes:
 
 
 def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
-    """The HTTP response of an error."""
     headers = dict(error.headers)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -29,7 +29,6 @@ class ReplyPacing:
         await self._wait(0)
 
     def stop(self) -> None:
-        """Stop the ticks."""
         self._timer.cancel()
 
     async def _wait(self, parity: int) -> None:

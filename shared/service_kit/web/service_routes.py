@@ -35,7 +35,6 @@ class DiskSpace:
 
     @property
     def free(self) -> int:
-        """Free bytes."""
         return shutil.disk_usage(self._folder).free
 
     def check(self) -> None:
@@ -61,7 +60,6 @@ class Readiness:
         self._last: tuple[float, BaseException | None] = (float("-inf"), None)
 
     async def check(self) -> None:
-        """Raise what the check raises."""
         if self._running is None or self._running.done():
             self._running = self._thread.submit(self._run)
         running = asyncio.wrap_future(self._running)

@@ -137,7 +137,6 @@ def linked(mark: Markup, address: str | None) -> Markup:
 
 
 def label_whole(content: str) -> Markup:
-    """Escaped text of any length."""
     return Markup("{}").format(content)
 
 
