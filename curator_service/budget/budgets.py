@@ -285,12 +285,16 @@ class Budgets:
         rows: Sequence[tuple[int, int]],
         query_id: str,
     ) -> str | BudgetExhausted:
-        """Charge a query of ``rows`` (row, plays); when it was, or the refusal for its grant, which is recorded."""
+        """Charge a query of ``rows`` (row, plays); when it was, or the refusal for its grant, which is recorded.
+
+        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded.
+        """
         spec = released.spec
         try:
             before, balances = _before(db, study_id, released, rows)
             charges = ledger.charge_answers(spec, before, rows, balances, released.rows_of_person)
-            self._check_answers(db, study_id, released, charges, 1)
+            if charges:
+                self._check_answers(db, study_id, released, charges, 1)
         except BudgetExhausted as refusal:
             self.refuse(db, grant.actor, study_id, spec, refusal, rows)
             return refusal_for_grant(db, study_id, grant.id, spec, rows)

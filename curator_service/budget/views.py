@@ -1,7 +1,8 @@
 """What accounts show: a file's for its owner and auditors, with a study to come, and the largest share of a cap."""
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -65,7 +66,7 @@ class DatasetAccounts:
         dataset = store.find(db, store.datasets, dataset_id)
         file, name = self._budgets.uses.read(db, dataset), self._budgets.account(db, dataset_id)[1]
         uses = _uses(db, name, file)
-        tunings = sum(use.kind == "tuning" for use in uses)
+        others = Counter(use.kind for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]
         registered = store.registrations(db, dataset.sha256)
         unit = _unit(dataset)
@@ -103,10 +104,10 @@ class DatasetAccounts:
             cap_delta=cap_delta,
             closed=file.account.closed,
             studies=len(file.studies),
-            tunings=tunings,
+            tunings=others["tuning"],
             unbounded=unbounded,
             uses=uses[after : after + limit],
-            sentence=_in_words(file, unit, epsilon_text, uses_in_words(len(file.studies), tunings), person),
+            sentence=_in_words(file, unit, epsilon_text, uses_in_words(len(file.studies), others), person),
             next_page_token=None,
         )
 
@@ -224,9 +225,7 @@ def outlook(
     cost = Cost() if charged else Cost(Prices.of(spec).release, prices.release_delta(ran))
     why = prices.release_is_unbounded(ran, public=before.public)
     why = why or prices.answers_are_unbounded(spec, public=before.public)
-    tunings = sum(
-        line.kind == "tuning" for line in ledger_lines.lines_of_account(db, ledger_lines.account_name(db, dataset))
-    )
+    others = Counter(line.kind for line in ledger_lines.lines_of_account(db, ledger_lines.account_name(db, dataset)))
     (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
     shown = None if before.unbounded else used, None if after.unbounded or why else then
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
@@ -234,7 +233,7 @@ def outlook(
     cap_epsilon, cap_delta = before.account.cap_texts
     return wire.DatasetOutlook(
         studies=len(before.studies),
-        tunings=tunings,
+        tunings=others["tuning"],
         spent_epsilon=shown[0],
         spent_delta=used_delta,
         with_epsilon=shown[1],
@@ -244,7 +243,7 @@ def outlook(
         problem=problem,
         person=person,
         sentence=f"A record of this dataset has used {_amount(shown[0], used_delta)} over "
-        f"{uses_in_words(len(before.studies), tunings)}; with this one {_amount(shown[1], then_delta)}"
+        f"{uses_in_words(len(before.studies), others)}; with this one {_amount(shown[1], then_delta)}"
         f"{_answers_in_words(spec, shown[1])}.{person_in_words(person)}{_limits(before, problem)}",
     )
 
@@ -275,14 +274,19 @@ def _amount(epsilon: str | None, delta: str) -> str:
     return f"epsilon {epsilon}" if delta == "0" else f"epsilon {epsilon} (delta {delta})"
 
 
-def uses_in_words(studies: int, tunings: int) -> str:
-    """The number of uses.
+def uses_in_words(studies: int, others: Mapping[Any, int]) -> str:
+    """The number of uses. ``others``: how many tunings and private bounds there are, by kind.
 
-    >>> uses_in_words(1, 0), uses_in_words(2, 1)
-    ('1 study', '2 studies and 1 tuning')
+    >>> uses_in_words(1, {}), uses_in_words(2, {"tuning": 1}), uses_in_words(0, {"bounds": 1})
+    ('1 study', '2 studies and 1 tuning', '1 request for private bounds')
     """
-    said = "1 study" if studies == 1 else f"{studies} studies"
-    return f"{said} and {tunings} tuning{'' if tunings == 1 else 's'}" if tunings else said
+    counted = [
+        (studies, "study", "studies"),
+        (others.get("tuning", 0), "tuning", "tunings"),
+        (others.get("bounds", 0), "request for private bounds", "requests for private bounds"),
+    ]
+    said = [f"{count} {noun if count == 1 else plural}" for count, noun, plural in counted if count]
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said or ["0 studies"])
 
 
 def _answers_in_words(spec: wire.StudyCreate, then: str | None) -> str:

@@ -350,13 +350,25 @@ GAPS: tuple[Gap, ...] = (
                 ),
                 _has_caps,
             ),
+            (
+                "With a cap on the dataset, refusals show which candidates of two studies are one record.",
+                lambda spec, release: not is_groups(spec) and not isinstance(spec.answers, NoAnswerNoise),
+            ),
         ),
     ),
     Gap(
         "Timing",
-        "the curator replies when it is ready, so the delay can reveal a little. Set a fixed reply time to prevent "
-        "this.",
-        lambda spec, release: spec.reply_after_ms is None,
+        "the time of a reply can reveal a little.",
+        also=(
+            (
+                "The curator replies when it is ready. A fixed reply time hides most of this.",
+                lambda spec, release: spec.reply_after_ms is None,
+            ),
+            (
+                "With a fixed reply time the vendor sees the period into which a reply falls, and nothing finer.",
+                lambda spec, release: spec.reply_after_ms is not None,
+            ),
+        ),
     ),
     Gap(
         "Measuring",

@@ -137,7 +137,10 @@ class Queries:
     def begin(
         self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted | str:
-        """Charge a query and record it as begun; return its id, or the stored reply, or the refusal."""
+        """Charge a query and record it as begun; return its id, or the stored reply, or the refusal.
+
+        A candidate whose record is withheld is declined for good, so it is charged nothing.
+        """
         if (stored := self._context.idempotency.stored(db, caller)) is not None:
             return stored
         self._context.audit_trail.check_sound()
@@ -150,7 +153,8 @@ class Queries:
             stored_replies.check_same_request(earlier.request_sha256, digest)
             self._context.audit_trail.check_unanswered(db, caller.principal, key)
             return str(earlier.id)
-        query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows]
+        withheld = withheld_rows(db, self._vault, released, [item.row for item in query.rows])
+        query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]
         charged = self._budgets.charge_answers(db, caller.principal, study_id, released, rows, query_id)
         if isinstance(charged, BudgetExhausted):
             return charged
@@ -238,7 +242,7 @@ class Queries:
         released: Released,
         answers: list[wire.Answer],
     ) -> StoredReply:
-        """Store the answer and its log record. A record that is withheld is declined, whenever it was charged."""
+        """Store the answer and its log record. A record that is withheld is declined, also if it was charged before."""
         answered = dict.fromkeys(answer.row for answer in answers)
         declined = withheld_rows(db, self._vault, released, answered)
         reply = wire.QueryReply(

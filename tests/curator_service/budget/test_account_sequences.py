@@ -145,8 +145,13 @@ class Acts:
         order = self.file.order(study)
         return order.index(self.choose.choice(sorted(order)))
 
-    def _send(self, verb: str, body) -> None:
-        query = self.choose.choice(self.queries)
+    def _answered(self) -> list[str]:
+        """The queries with an answer that can be corrected."""
+        items = self.file.in_process.items
+        return [query for query in self.queries if any(item["state"] == "answered" for item in items(query))]
+
+    def _send(self, verb: str, queries: list[str], body) -> None:
+        query = self.choose.choice(queries)
         path = f"/v1/queries/{query}:{verb}"
         self._done(self.file.in_process.send("measurer", "POST", path, json=body(query)), 409, 422)
 
@@ -157,19 +162,19 @@ class Acts:
 
     def enter(self) -> None:
         if self.queries:
-            self._send("answer", lambda query: {"values": self._values(query, "open")})
+            self._send("answer", self.queries, lambda query: {"values": self._values(query, "open")})
 
     def correct(self) -> None:
-        if self.queries:
-            self._send("correct", lambda query: {"values": self._values(query, "answered")})
+        if queries := self._answered():
+            self._send("correct", queries, lambda query: {"values": self._values(query, "answered")})
 
     def void(self) -> None:
         def body(query):
             answered = [item["id"] for item in self.file.in_process.items(query) if item["state"] == "answered"]
             return {"void": answered[:1], "reason": "consent"}
 
-        if self.queries:
-            self._send("correct", body)
+        if queries := self._answered():
+            self._send("correct", queries, body)
 
     def tune(self) -> None:
         """A tuning, which is charged and does not run. With a delta only for records: 422 for several of a person."""

@@ -205,6 +205,7 @@ def test_a_dataset_with_a_person_column_has_bounds_for_persons(curator):
     assert bounds["rank_error"] == pytest.approx(2 * 2 / 0.25 * np.log(129 / 0.05))
     account = curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")
     assert (account["unit"], account["epsilon"]) == ("person", "0.5")
+    assert "at most epsilon 0.5, over 1 request for private bounds." in account["sentence"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from curator_service.privacy.guarantees import (
     unit_of_privacy,
     whole,
 )
-from tests.builders import BY_HAND, COLUMN, EXACT, IDENTITY, a_study
+from tests.builders import BY_HAND, COLUMN, EXACT, IDENTITY, a_study, group_release
 from tests.curator_service.releases.attacks.attack_data import planar
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
@@ -279,13 +279,13 @@ def headings(*given, **more) -> set[str]:
 
 ALWAYS = {
     "Sizes", "Queries", "Public inputs", "Several studies of one dataset", "What holds for many", "Other readers",
-    "Withdrawal of consent", "Decisions of the owner",
+    "Withdrawal of consent", "Decisions of the owner", "Timing",
 }  # fmt: skip
 
 
 def test_what_is_not_protected_follows_from_the_study():
     sound, bare = {"Changes larger than the hidden change", "A person with several records"}, {"Features"}
-    assert headings(GAUSSIAN) == ALWAYS | sound | {"Outcomes", "Timing"}
+    assert headings(GAUSSIAN) == ALWAYS | sound | {"Outcomes"}
     assert headings(GAUSSIAN, pace=50) == ALWAYS | sound | {"Outcomes"}
     assert headings(AUTO, answers=LAPLACE, cap="3", pace=50) == ALWAYS | sound
     assert headings(PLANAR, answers=ONE_BIT, pace=50) == ALWAYS | sound | {"Answers about one record"}
@@ -293,6 +293,25 @@ def test_what_is_not_protected_follows_from_the_study():
     assert headings(PLANAR, answers=ONE_BIT, unit="answer", pace=50) == ALWAYS | sound | by_hand
     for release in (PUBLISHED, IDENTITY):
         assert headings(release, answers=LAPLACE, cap="3", pace=50) == ALWAYS | bare
+
+
+def gap(heading, *given, **more):
+    """What a study says of this gap."""
+    return next(says for says in not_protected(study(*given, **more)) if says.startswith(f"{heading}: "))
+
+
+def test_a_fixed_reply_time_leaves_the_period_visible():
+    assert "when it is ready" in gap("Timing", GAUSSIAN)
+    paced = gap("Timing", GAUSSIAN, pace=50)
+    assert "the period into which a reply falls" in paced
+    assert "when it is ready" not in paced
+
+
+def test_answers_about_records_say_that_refusals_at_the_cap_of_a_dataset_link_studies():
+    says = "With a cap on the dataset, refusals show which candidates of two studies are one record."
+    assert says in gap("Queries", PLANAR, answers=LAPLACE, cap="3")
+    assert says not in gap("Queries", GAUSSIAN)  # exact answers and such a cap exclude each other
+    assert says not in gap("Queries", group_release(), answers=LAPLACE, cap="3")
 
 
 def test_the_release_that_ran_decides_whether_features_are_protected():

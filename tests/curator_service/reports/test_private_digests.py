@@ -62,7 +62,7 @@ def _release(curator):
     return curator.call("owner", "GET", f"/v1/studies/{curator.study}")["release_id"]
 
 
-def found(text, digests):
+def has_any(text, digests):
     """Whether any of the digests is in a text."""
     in_hex, in_base64 = digests
     hexes = (run[i : i + 16] for run in re.findall(r"[0-9a-f]{16,}", text.lower()) for i in range(len(run) - 15))
@@ -92,7 +92,7 @@ def replies(curator, role):
 def test_no_reply_to_another_role_holds_a_digest_of_private_bytes(role, served):
     digests = private_digests(served)
     texts = {path: (status, text) for path, status, text in replies(served, role)}
-    assert [path for path, (_, text) in texts.items() if found(text, digests)] == []
+    assert [path for path, (_, text) in texts.items() if has_any(text, digests)] == []
     needed = {"measurer": "/v1/inbox", "auditor": "/v1/audit/entries", "modeler": "/v1/studies/{study_id}"}
     assert texts[needed[role]][0] == 200  # the search does see what this role reads
 
@@ -101,7 +101,7 @@ def test_no_reply_to_another_role_holds_a_digest_of_private_bytes(role, served):
 def test_no_report_holds_a_digest_of_private_bytes(subject, served):
     digests, name = private_digests(served), getattr(served, subject)
     path = f"/v1/{'studies' if subject == 'study' else 'datasets'}/{name}:report"
-    assert not found(shown(served.send("owner", "POST", path)), digests)
+    assert not has_any(shown(served.send("owner", "POST", path)), digests)
 
 
 def test_no_page_of_the_log_holds_one(served):
@@ -109,13 +109,13 @@ def test_no_page_of_the_log_holds_one(served):
     with served.context.database.read() as db:
         records = [entry.record for entry in audit_log.walk(db)]
     assert {record["kind"] for record in records} >= {"dataset.registered", "charge", "record.withheld"}
-    assert [record["kind"] for record in records if found(json.dumps(record), digests)] == []
+    assert [record["kind"] for record in records if has_any(json.dumps(record), digests)] == []
 
 
 def test_a_planted_digest_is_found(served):
     """The control, and what the owner alone reads."""
     digests = private_digests(served)
-    assert found(shown(served.send("owner", "GET", f"/v1/datasets/{served.dataset}")), digests)
+    assert has_any(shown(served.send("owner", "GET", f"/v1/datasets/{served.dataset}")), digests)
     cell = hashlib.sha256(b"p3").digest()
     for planted in (
         cell.hex(),
@@ -123,5 +123,5 @@ def test_a_planted_digest_is_found(served):
         base64.b64encode(cell).decode(),
         base64.urlsafe_b64encode(cell).decode(),
     ):
-        assert found(f'{{"etag": "x{planted}y"}}', digests)
-    assert not found(hashlib.sha256(b"nothing of it").hexdigest(), digests)
+        assert has_any(f'{{"etag": "x{planted}y"}}', digests)
+    assert not has_any(hashlib.sha256(b"nothing of it").hexdigest(), digests)

@@ -8,6 +8,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import LogBroken
+from curator_service.budget import ledger_lines
+from curator_service.privacy.prices import text
 from curator_service.queries import queries
 from curator_service.queries.answer_versions import AnswerVersions
 from curator_service.releases.mechanisms.mechanism import Identity
@@ -83,6 +85,45 @@ def test_a_withheld_record_of_a_column_is_declined_and_others_are_answered(answe
     assert {answer["row"] for answer in after["answers"]} == {row_of[2], row_of[4]}
     assert ask(in_process, identity, [row_of[RECORD]])["answers"] == []
     assert ask(in_process, identity, rows, key="before", plays=2) == before  # what has left stays
+    in_process.check()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_withheld_record_is_declined_at_no_charge_and_others_pay_for_themselves(source, opened, in_process):
+    identity, dataset, row_of = opened(source=source, answers="laplace", epsilon_per_row="1", queries=2)
+    withhold(in_process, dataset)
+    for key in ("alone", "again"):
+        reply = ask(in_process, identity, [row_of[RECORD]], key=key, plays=2)
+        assert ask(in_process, identity, [row_of[RECORD]], key=key, plays=2) == reply
+    assert used(in_process, identity) == ("0", 0)
+    ask(in_process, identity, [row_of[RECORD], row_of[1]])
+    assert used(in_process, identity) == ("1", 1)  # the control: what is not withheld is charged
+    ask(in_process, identity, [row_of[2], row_of[RECORD]])
+    refused = in_process.send("modeler", "POST", f"/v1/studies/{identity}/queries", json={"rows": [{"row": row_of[4]}]})
+    assert refused.json()["code"] == "privacy_budget_exhausted"
+    assert used(in_process, identity) == ("2", 2)
+    assert ask(in_process, identity, [row_of[RECORD]])["state"] == ("answered" if source == "column" else "pending")
+    in_process.check()
+
+
+def used(curator, identity):
+    """Epsilon and measurements that a study was charged in all."""
+    with curator.context.database.read() as db:
+        balance = ledger_lines.balance(db, identity)
+    return text(balance.total), balance.plays
+
+
+def test_a_record_that_was_charged_before_it_was_withheld_keeps_its_charge(opened, in_process, monkeypatch):
+    """A query that a crash, or an earlier version, left charged and unanswered is declined under its one charge."""
+    identity, dataset, row_of = opened(answers="laplace", reply_after_ms=1)
+    with monkeypatch.context() as patch:
+        replace_measuring(patch, lambda *_: 1 / 0)
+        sent = {"rows": [{"row": row_of[RECORD], "plays": 1}]}
+        path = f"/v1/studies/{identity}/queries"
+        assert in_process.send("modeler", "POST", path, json=sent, key="cut").status_code == 500
+    withhold(in_process, dataset)
+    assert ask(in_process, identity, [row_of[RECORD]], key="cut")["declined"] == [row_of[RECORD]]
+    assert used(in_process, identity) == ("1", 1)
     in_process.check()
 
 
