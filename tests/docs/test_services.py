@@ -140,19 +140,20 @@ def in_the_file(names):
 
 
 def check_that_answers_follow_the_groups(groups, answers):
-    """The slope of answers over what each is without noise is 1 on average. It is below 0.4 less often than 1e-9.
+    """The better half of the groups has better answers, by 0.3 of what is expected or more, but once in 10^9 times.
 
-    An answer is 50 + (S + L) / N with Laplace noise L of scale 2 * 50 / 0.5. Chernoff's bound holds for their sum.
+    An answer is 50 + (S + L) / N with Laplace noise L of scale 2 * 50 / 0.5. Chernoff's bound holds for a weighted sum.
     """
     counts = np.array([max(group.count, 1) for group in groups])
-    without_noise = np.array([(group.mean - 50) * group.size for group in groups]) / counts
-    centred = without_noise - without_noise.mean()
-    weights = centred / (centred**2).sum()
+    expected = 50 + np.array([(group.mean - 50) * group.size for group in groups]) / counts
+    better = expected > np.median(expected)
+    weights = counts * better / counts[better].sum() - counts * ~better / counts[~better].sum()
     scales = np.abs(weights) * 200 / counts
     tilt = np.linspace(0, 0.999 / scales.max(), 1000)
-    chance = np.exp(-0.6 * tilt - np.log1p(-(np.outer(tilt, scales) ** 2)).sum(axis=1))
+    excess = 0.7 * (weights @ expected)
+    chance = np.exp(-excess * tilt - np.log1p(-(np.outer(tilt, scales) ** 2)).sum(axis=1))
     assert chance.min() < 1e-9
-    assert weights @ answers > 0.4
+    assert weights @ answers > 0.3 * (weights @ expected)
     assert abs(weights @ np.full(len(groups), 50)) < 1e-9  # the control: answers that follow nothing
 
 
