@@ -28,12 +28,6 @@ with the same body gets the stored reply. Errors are RFC 9457 problem documents.
 """
 
 
-def _limit_of(path: str, settings: Settings) -> int:
-    if path.startswith(links.PATHS):
-        return wire.LINK_PART_BYTES + wire.LINK_HEAD_BYTES
-    return settings.body_limit_bytes
-
-
 def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
     context = open_context(settings)
@@ -50,6 +44,7 @@ def build(settings: Settings) -> FastAPI:
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield
 
+    link_bytes = wire.LINK_PART_BYTES + wire.LINK_HEAD_BYTES
     app = serving.build(
         title="blindopt modeler",
         description=DESCRIPTION,
@@ -58,7 +53,7 @@ def build(settings: Settings) -> FastAPI:
         delivery=delivery,
         settings=settings,
         routers=[meta.router, runs.router, connections.router, messages.router, links.router],
-        limit_of=lambda path, principal: _limit_of(path, settings),
+        limit_of=lambda path, principal: link_bytes if path.startswith(links.PATHS) else settings.body_limit_bytes,
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,

@@ -57,7 +57,7 @@ def parquet_source(file: BinaryIO, limits: Limits) -> Iterator["ParquetSource"]:
         with _arrow_faults():
             # A file of a kilobyte may say of each of its rows that it holds the same long text.
             # Which columns do is not looked up: pyarrow ends the process where that part of a file is damaged.
-            texts = [name for name in header if _is_string(schema.field(name).type)]
+            texts = [name for name in header if schema.field(name).type in (pa.string(), pa.large_string())]
             groups = [opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups)]
             opened = pq.ParquetFile(
                 file, metadata=opened.metadata, buffer_size=_BUFFER, pre_buffer=False, read_dictionary=texts
@@ -100,8 +100,11 @@ class ParquetSource:
 
     def kind(self, name: str) -> str | None:
         """The type of a column that does not store numbers."""
+        from pyarrow import types
+
         kind = self._type(name)
-        return None if _is_numeric(kind) else str(kind)
+        is_numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+        return None if is_numeric else str(kind)
 
     def _type(self, name: str) -> Any:
         with _arrow_faults():
@@ -112,7 +115,12 @@ class ParquetSource:
 
     def is_text(self, name: str) -> bool:
         """Whether a column has texts, dates or flags, which are written in one way."""
-        return _is_text(self._type(name))
+        from pyarrow import types
+
+        kind = self._type(name)
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        checks = (types.is_string, types.is_large_string, types.is_boolean, types.is_date, types.is_timestamp)
+        return any(check(kind) for check in (*checks, types.is_null, types.is_integer))
 
     def names_persons(self, name: str) -> bool:
         """Whether a column may name persons: of decimals 1.0 and 1.00 would be two."""
@@ -196,27 +204,6 @@ def _cut(block: RawBlock, sizes: NDArray[np.int64]) -> Iterator[RawBlock]:
                 for column in block.columns
             ]
             yield RawBlock(block.rows[piece], None, columns)
-
-
-def _is_numeric(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _is_string(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    checks = (types.is_string, types.is_large_string, types.is_boolean, types.is_date, types.is_timestamp)
-    return any(check(kind) for check in (*checks, types.is_null, types.is_integer))
 
 
 def _numbers(column: Any) -> Numbers:

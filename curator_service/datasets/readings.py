@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt.errors import Busy, DatasetInvalid
 from curator_service.datasets.findings import refuse
-from curator_service.datasets.unpacking import is_parquet
+from curator_service.datasets.unpacking import is_packed, is_parquet
 from curator_service.datasets.worker import PROGRAM, Job, Reply, read
 from service_kit import runner
 from service_kit.identity.tokens import new_id
@@ -22,7 +22,6 @@ T = TypeVar("T")
 AT_ONCE = 2
 SMALL_BYTES = 128 << 10
 """A CSV file up to this is read in the service: at once, within a few megabytes, and sooner than a process starts."""
-_PACKED = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,4 @@ def _is_small(filename: str, file: BinaryIO) -> bool:
     if is_parquet(filename):
         return False
     size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    begins = file.read(len(_PACKED))
-    file.seek(0)
-    return size <= SMALL_BYTES and begins != _PACKED
+    return not is_packed(file) and size <= SMALL_BYTES

@@ -21,10 +21,7 @@ def unpacked(file: BinaryIO, limit: int, folder: Path) -> Iterator[BinaryIO]:
 
     Raises DatasetInvalid for content of more than ``limit`` bytes, before more of it is written, and for a broken file.
     """
-    file.seek(0)
-    is_packed = file.read(2) == _MAGIC
-    file.seek(0)
-    if not is_packed:
+    if not is_packed(file):
         yield file
         return
     with tempfile.TemporaryFile(dir=folder) as content:
@@ -42,6 +39,19 @@ def unpacked(file: BinaryIO, limit: int, folder: Path) -> Iterator[BinaryIO]:
         yield content
 
 
+def is_packed(file: BinaryIO) -> bool:
+    """Whether a file, which is then at its beginning, is packed with gzip."""
+    file.seek(0)
+    magic = file.read(len(_MAGIC))
+    file.seek(0)
+    return magic == _MAGIC
+
+
+def is_parquet(filename: str) -> bool:
+    """Whether a file's name says that it, or what is packed in it, is Parquet."""
+    return filename.lower().removesuffix(".gz").endswith(".parquet")
+
+
 def digest_of(file: BinaryIO) -> str:
     """SHA-256 of a file, which is then at its beginning again."""
     sha = hashlib.sha256()
@@ -49,8 +59,3 @@ def digest_of(file: BinaryIO) -> str:
         sha.update(chunk)
     file.seek(0)
     return sha.hexdigest()
-
-
-def is_parquet(filename: str) -> bool:
-    """Whether a file's name says that it, or what is packed in it, is Parquet."""
-    return filename.lower().removesuffix(".gz").endswith(".parquet")

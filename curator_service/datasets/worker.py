@@ -76,19 +76,15 @@ def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     except DatasetInvalid as error:
         return _refused(error)
     except MemoryError:
-        return _refused(_out_of_memory(parquet=job.parquet))
+        advice = "write it with smaller row groups, or as CSV" if job.parquet else "its rows or texts are too long"
+        limit = f"{MEMORY[job.parquet] // MIB} MiB"
+        return _refused(refuse(f"reading the file takes more than {limit} of memory: {advice}"))
     except OSError as fault:
         return Reply(problem="a file cannot be written", errno=fault.errno)
 
 
 def _refused(error: DatasetInvalid) -> Reply:
     return Reply(problem=str(error), errors=error.errors, errors_total=error.total)
-
-
-def _out_of_memory(*, parquet: bool) -> DatasetInvalid:
-    """The error for a file that takes more memory than reading may."""
-    advice = "write it with smaller row groups, or as CSV" if parquet else "its rows or texts are too long"
-    return refuse(f"reading the file takes more than {MEMORY[parquet] // MIB} MiB of memory: {advice}")
 
 
 def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:

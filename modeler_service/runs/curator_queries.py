@@ -124,10 +124,8 @@ class CuratorQueries:
         self.reload()
 
     def _is_alone(self, first: int) -> bool:
-        return self.takes_time or self._is_split(first)
-
-    def _is_split(self, first: int) -> bool:
-        return first <= len(self.trials) and self.trials[first - 1].asked_at is not None
+        is_split = first <= len(self.trials) and self.trials[first - 1].asked_at is not None
+        return self.takes_time or is_split
 
     def _is_about_row(self, error: Remote, first: int, rows: list[int]) -> bool:
         """Whether a refusal is about the one row that was queried, so that others may have budget.

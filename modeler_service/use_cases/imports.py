@@ -91,15 +91,10 @@ def misfits(past: Import, spec: wire.RunSpec, n: int) -> list[wire.ImportFault]:
         if observation.row >= n:
             message = f"is not in the release, which has rows 0 to {n - 1}"
             faults.append(wire.ImportFault(line=line, field="row", message=message))
-        if observation.noise_variance is not None and takes_no_variance(spec):
+        if observation.noise_variance is not None and isinstance(spec.algorithm, wire.FewArmsSpec):
             message = f"{spec.algorithm.name} takes each y for an answer of the study: leave it out"
             faults.append(wire.ImportFault(line=line, field="noise_variance", message=message))
     return sorted(faults, key=lambda fault: fault.line)[:FAULTS_MAX]
-
-
-def takes_no_variance(spec: wire.RunSpec) -> bool:
-    """Whether the algorithm assumes the same noise of all outcomes."""
-    return isinstance(spec.algorithm, wire.FewArmsSpec)
 
 
 def report(past: Import, faults: Sequence[wire.ImportFault], *, before: int, dry_run: bool) -> wire.ImportReport:

@@ -296,16 +296,11 @@ def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Diff
             except LogBroken:
                 continue  # only the other party signed it
             held.append((checkpoint.head.size, checkpoint.head.root))
-    roots = _all_roots(party.shared.get(grant, []), {size for size, _ in held})
+    entries = party.shared.get(grant, [])
+    sizes = {size for size, _ in held if 0 < size <= len(entries)}
+    roots = {0: EMPTY.root} | {size: root(entries[size - 1].peaks).hex() for size in sizes}
     for size, signed in sorted(set(held)):
         if size not in roots:
             yield Difference(f"{grant} size {size}", f"the {who} signed it and no longer has it: its tail was cut")
         elif roots[size] != signed:
             yield Difference(f"{grant} size {size}", f"a fork: the {who} signed another history than it exported")
-
-
-def _all_roots(entries: list[Entry], sizes: set[int]) -> dict[int, str]:
-    roots = {0: EMPTY.root}
-    for size in sizes & set(range(1, len(entries) + 1)):
-        roots[size] = root(entries[size - 1].peaks).hex()
-    return roots

@@ -238,10 +238,6 @@ class Client:
             connection = self._connections[thread] = self._connect()
         return connection
 
-    def _extend_timeout(self, seconds: float) -> None:
-        """From now on, wait for a reply so much longer than the timeout."""
-        self._allowed_s = self._timeout_s + seconds
-
     def _send(self, method: str, path: str, **options: Any) -> Reply:
         """Send a request, repeated as ``patience_s`` allows. ``options`` are those of ``_Request``."""
         request = _Request(method, path, **options)

@@ -93,7 +93,7 @@ class StudyClient(Client):
         view = reply.read(wire.StudyView)
         trust(view, reply.receipt)
         self._watch.observe(reply.exchange, reply.receipt)
-        self._extend_timeout((view.reply_after_ms or 0) / 1000)
+        self._allowed_s = self._timeout_s + (view.reply_after_ms or 0) / 1000
         return view
 
     def is_curator(self) -> bool:

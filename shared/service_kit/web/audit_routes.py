@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import StringConstraints
@@ -72,6 +72,7 @@ async def _filter(
 def router(auditors: tuple[Role, ...]) -> APIRouter:
     """Entries, checkpoint and consistency proofs for these roles."""
     routes = api_router("audit", *auditors, prefix="/v1/audit")
+    readers_of_all = allowed(*(role for role in auditors if role != "modeler"))  # a modeler sees one log only
 
     @routes.get("/entries")
     def list_audit_entries(
@@ -113,21 +114,17 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
             proof = audit_log.consistency(db, log_id, first, second)
         return wire.Consistency(first=first, second=second, proof=[node.hex() for node in proof])
 
-    @routes.post(":verify", dependencies=[_readers_of_all(auditors)])
+    @routes.post(":verify", dependencies=[readers_of_all])
     def verify_audit_log(request: Request) -> wire.Verification:
         """Verify every record of the log and of the logs of all grants. Changes nothing; may take seconds."""
         return _log_verification(request).verify()
 
-    @routes.get("/verification", dependencies=[_readers_of_all(auditors)])
+    @routes.get("/verification", dependencies=[readers_of_all])
     def get_audit_verification(request: Request) -> wire.VerificationState:
         """Get the time and the result of the last verification."""
         return _log_verification(request).state()
 
     return routes
-
-
-def _readers_of_all(auditors: tuple[Role, ...]) -> Any:
-    return allowed(*(role for role in auditors if role != "modeler"))  # a modeler sees one log only
 
 
 def _log_verification(request: Request) -> LogVerification:

@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
-from service_kit.web import problems
 from service_kit.web.metrics import PATH as METRICS_PATH
 
 Json = dict[str, Any]
@@ -89,8 +88,11 @@ def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
     """The document of an application, made once. ``models`` are added to the schemas that its routes use."""
     if app.openapi_schema is None:
         made = FastAPI.openapi(app)
-        problems.add_schema(made, models)
         schemas = made["components"]["schemas"]
+        for model in models:
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= schema.pop("$defs", {})
+            schemas[model.__name__] = schema
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
         for name, schema in schemas.items():

@@ -6,7 +6,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -129,12 +128,3 @@ def as_blindopt_error(error: Exception) -> BlindoptError:
         return refusal
     assert isinstance(error, RequestValidationError)
     return invalid({**fault, "loc": fault["loc"][1:]} for fault in error.errors())  # without query, body, header
-
-
-def add_schema(document: dict[str, Any], models: tuple[type[BaseModel], ...]) -> None:
-    """Put the schemas of ``models`` among the components of an OpenAPI document."""
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for model in models:
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas |= schema.pop("$defs", {})
-        schemas[model.__name__] = schema
