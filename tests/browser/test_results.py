@@ -125,7 +125,7 @@ def test_a_recommendation_and_a_request_go_to_the_owner_and_back(services, enter
     look(olga, "curator-message-budget")
     olga.page.get_by_label("Measurements in total").fill("15")
     olga.press("Approve")
-    expect(olga.page.get_by_text("at most 14 was requested").first).to_be_visible()
+    expect(olga.page.get_by_text("must be at most 14, which was requested").first).to_be_visible()
     olga.page.get_by_label("Measurements in total").fill("6")
     olga.press("Approve")
     expect(olga.page.get_by_text("Saved: approved.")).to_be_visible()

@@ -168,7 +168,7 @@ def test_the_search_of_the_python_page_recommends_a_group_of_the_best_fifth():
     counts = np.bincount(at, minlength=36)
     means = np.bincount(at, outcomes, minlength=36) / counts
     centres = np.array([[age, stay] for age in range(6) for stay in range(6)]) / 6
-    found = []
+    group_means = []
     for seed in range(5):
         answers = means + np.random.default_rng(seed).laplace(0, 200 / counts)
         optimizer = bo.Optimizer(centres, seed=seed, iterations=31, initial_rows=5)
@@ -177,8 +177,8 @@ def test_the_search_of_the_python_page_recommends_a_group_of_the_best_fifth():
             optimizer.tell(row, answers[row], variance=2 * (200 / counts[row]) ** 2)
         best = optimizer.recommendation()
         assert 0 <= best.mean <= 100  # in the declared range
-        found.append(means[best.row])
-    assert np.mean(found) > np.quantile(means, 0.8)  # at random: the mean of all, far below
+        group_means.append(means[best.row])
+    assert np.mean(group_means) > np.quantile(means, 0.8)  # at random: the mean of all, far below
 
 
 def test_past_measurements_are_checked_by_the_command_of_the_page(curator, modeler, vendor, opened, run_of, tmp_path):

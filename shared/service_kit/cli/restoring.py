@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from blindopt.audit.merkle_log import Head
-from blindopt.errors import StateConflict
+from blindopt.errors import Invalid, StateConflict
 from service_kit.cli import backup
 from service_kit.cli.program import Program, S
 from service_kit.cli.verifying import verified
@@ -14,10 +14,13 @@ from service_kit.store.folder_lock import only_process
 
 
 def from_backup(program: Program[S], settings: S, source: Path, secrets: Path, erased: Path | None) -> Head:
-    """Put a backup into the empty DATA_DIR; return the head of its log. Raises StateConflict and LogBroken.
+    """Put a backup into the empty DATA_DIR; return the head of its log. Raises Invalid, StateConflict and LogBroken.
 
-    What the file ``erased`` of DATA_DIR and the given one name is erased again.
+    What the file ``erased`` of DATA_DIR and the given one name is erased again. A given one that is not there is a
+    mistyped path: without it erased records would be back.
     """
+    if erased and not erased.is_file():
+        raise Invalid(f"--erased: there is no file {erased}. Leave it out only where nothing was ever erased")
     with only_process(settings.data_dir):
         gone = erased_list.read(settings.data_dir / erased_list.NAME, *([erased] if erased else []))
         partial = backup.unpack(source, settings.data_dir, secrets)
