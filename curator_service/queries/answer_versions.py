@@ -9,7 +9,6 @@ charged, when the owner requests it or another value of the item is entered.
 """
 
 import json
-import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from curator_service.privacy.measurement.privatize import draws_nothing, release
 from curator_service.queries import table as inbox_store
 from curator_service.queries.released_units import ReleasedUnits, Unit, measurements_of
 from curator_service.queries.table import AnswerVersion, MeasuredQuery
+from curator_service.salted_digests import reply_salt
 from curator_service.studies.release_cache import ReleasedStudies, withheld_rows
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
@@ -173,7 +173,7 @@ class AnswerVersions:
             created_at=now,
             answers=answers,
             declined=[row for row in rows if row not in answered],
-            salt=secrets.token_hex(16),
+            salt=reply_salt(answer.y for answer in answers),
         )
         body = reply.model_dump_json().encode()
         inbox_store.publish(db, query.grant_id, version.query_id, version.version, body, stamp(now))

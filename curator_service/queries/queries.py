@@ -1,7 +1,6 @@
 """The use cases of a modeler: read a study, download its candidates, query measurements."""
 
 import asyncio
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
 from curator_service.queries.study_views import view_of
 from curator_service.releases import groups
+from curator_service.salted_digests import reply_salt
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_from, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -245,14 +245,15 @@ class Queries:
         """Store the answer and its log record. A record that is withheld is declined, also if it was charged before."""
         answered = dict.fromkeys(answer.row for answer in answers)
         declined = withheld_rows(db, self._vault, released, answered)
+        sent = [answer for answer in answers if answer.row not in declined] if declined else answers
         reply = wire.QueryReply(
             id=query_id,
             study_id=study_id,
             state="answered",
             created_at=self._context.clock(),
-            answers=[answer for answer in answers if answer.row not in declined] if declined else answers,
+            answers=sent,
             declined=[row for row in answered if row in declined],
-            salt=secrets.token_hex(16),
+            salt=reply_salt(answer.y for answer in sent),
         )
         return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": reply.id}))
 

@@ -151,7 +151,7 @@ class QueryReply(Reply):
         description="Requested candidates that nobody measured: they have no answer. The reason is for the owner only.",
     )
     salt: str = Field(
-        description="Random text, so that the digest of this reply in the logs reveals nothing about the outcome."
+        description="Random text, so that neither the digest nor the length of this reply reveals an outcome."
     )
 
 
