@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from blindopt.wire.base import Epsilon, PositiveFloat, Request
+from blindopt.wire.base import BoundedFloat, Epsilon, NonNegativeFloat, PositiveFloat, Request
 
 
 class NoAnswerNoise(Request):
@@ -21,10 +21,8 @@ class PrivateAnswers(Request):
 
     epsilon: Epsilon
     value_bound: PositiveFloat = Field(description="B: the mean outcome lies within B of the centre; public.")
-    noise_bound: float = Field(0.0, ge=0, le=1e50, description="R: the measurement noise lies in [-R, R]; public.")
-    centre: float = Field(
-        0.0, ge=-1e50, le=1e50, description="Middle of the range of outcomes; public, in units of the outcome."
-    )
+    noise_bound: NonNegativeFloat = Field(0.0, description="R: the measurement noise lies in [-R, R]; public.")
+    centre: BoundedFloat = Field(0.0, description="Middle of the range of outcomes; public, in units of the outcome.")
     plays: Literal["each", "mean"] = Field(
         "each",
         description="Several measurements of a record in one query. each: every one is released and charged; mean: "

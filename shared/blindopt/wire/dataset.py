@@ -6,13 +6,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from blindopt.wire.base import FEATURES_MAX, Epsilon, Name, Page, Reply, Request, Sha256
+from blindopt.wire.base import FEATURES_MAX, BoundedFloat, Epsilon, Name, Page, Reply, Request, Sha256
 
 BOUNDS_COLUMNS_MAX = 100
 BOUNDS_QUANTILES_MAX = 9
 BOUNDS_VALUES_MAX = 10_000_000
 """The most values that the draws of a request may read, which takes half a minute."""
-_End = Annotated[float, Field(ge=-1e50, le=1e50)]
 _Quantile = Annotated[float, Field(ge=0.001, le=0.999)]
 
 ROWS_PER_PERSON_MAX = 1_000
@@ -46,8 +45,8 @@ class ColumnChoice(Request):
         description="What is done where a cell is empty, NA, N/A, NaN, null or None, or no category: refuse the file, "
         "leave the row out, or take fill. How many rows are left is public, and nothing hides that a row has a gap.",
     )
-    fill: float | None = Field(
-        None, ge=-1e50, le=1e50, description="For missing fill: a number in place of the cell; for one_hot only 0."
+    fill: BoundedFloat | None = Field(
+        None, description="For missing fill: a number in place of the cell; for one_hot only 0."
     )
 
     @model_validator(mode="after")
@@ -268,7 +267,7 @@ class OuterRange(Request):
     """A column with a public range that its values are clamped to."""
 
     column: Name = Field(description="Name of a column of the dataset.")
-    outer: list[_End] = Field(
+    outer: list[BoundedFloat] = Field(
         min_length=2,
         max_length=2,
         description="Lower and upper end, in units of the column: public, and surely wide enough.",

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
+from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, BoundedFloat, Page, Reply, Request
 
 MEASUREMENTS_MAX = 10_000
 """Most measurements in one request."""
@@ -145,7 +145,7 @@ class Measured(Request):
     """A value that was measured."""
 
     measurement_id: MeasurementId
-    value: float = Field(ge=-1e50, le=1e50, description="y, in units of the measurement.")
+    value: BoundedFloat = Field(description="y, in units of the measurement.")
     expected_version: int | None = Field(
         None, ge=0, description="The version that this value replaces; 409 if somebody has entered another value since."
     )

@@ -35,6 +35,13 @@ Regulariser = Annotated[
     PositiveFloat | None,
     Field(description="lam, in squared units of the outcome; null: the value of the chosen constants."),
 ]
+PinnedKey = Annotated[
+    str | None,
+    Field(
+        max_length=400,
+        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
+    ),
+]
 
 
 class FewArmsSpec(Request):
@@ -563,11 +570,7 @@ class StudyAccess(Request):
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
     study_id: StudyId = Field(description="The study whose candidates to use.")
     token: GrantToken = Field(description="Token of the grant: used for this request and not stored.")
-    log_key: str | None = Field(
-        None,
-        max_length=400,
-        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
-    )
+    log_key: PinnedKey = None
 
 
 class ConnectionStep(Reply):
@@ -893,11 +896,7 @@ class RunSpec(Request):
         description="An earlier run of the same study: its answers and past measurements, as they are now, become "
         "past measurements of this one, without a query or a charge.",
     )
-    log_key: str | None = Field(
-        None,
-        max_length=400,
-        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
-    )
+    log_key: PinnedKey = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -8,11 +8,13 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 from blindopt.wire.answer import Answers
 from blindopt.wire.base import (
     FEATURES_MAX,
+    BoundedFloat,
     BudgetEpsilon,
     Caution,
     DecimalString,
     Limits,
     Name,
+    NonNegativeFloat,
     Page,
     PositiveFloat,
     Reply,
@@ -40,11 +42,8 @@ class ColumnMeasurement(_Measurement):
 
     source: Literal["column"] = Field("column", description="Source of the outcome: a column of the dataset.")
     column: Name = Field(description="The column of the outcome; it cannot also be a feature.")
-    noise_variance: float = Field(
-        0.0,
-        ge=0,
-        le=1e50,
-        description="sigma_n^2, the variance of Gaussian noise that the curator adds to each answer.",
+    noise_variance: NonNegativeFloat = Field(
+        0.0, description="sigma_n^2, the variance of Gaussian noise that the curator adds to each answer."
     )
 
 
@@ -60,16 +59,14 @@ class _Measured(_Measurement):
         description="Columns of the record that are shown to the person or system that measures.",
     )
     unit: Name | None = Field(None, description="Unit of the outcome, for display.")
-    lower: float | None = Field(
-        None, ge=-1e50, le=1e50, description="Smallest plausible value, in its unit: smaller ones are refused."
+    lower: BoundedFloat | None = Field(
+        None, description="Smallest plausible value, in its unit: smaller ones are refused."
     )
-    upper: float | None = Field(
-        None, ge=-1e50, le=1e50, description="Largest plausible value, in its unit: larger ones are refused."
+    upper: BoundedFloat | None = Field(
+        None, description="Largest plausible value, in its unit: larger ones are refused."
     )
-    noise_variance: float = Field(
+    noise_variance: NonNegativeFloat = Field(
         0.0,
-        ge=0,
-        le=1e50,
         description="Noise variance of one measurement, if the owner knows it, in squared units of the outcome; 0: "
         "unknown.",
     )
@@ -125,8 +122,8 @@ class Feature(Request):
     """
 
     column: Name = Field(description="A column of the dataset.")
-    lower: float = Field(ge=-1e50, le=1e50, description="Lower bound, in raw units: smaller values are clipped.")
-    upper: float = Field(ge=-1e50, le=1e50, description="Upper bound, in raw units: larger values are clipped.")
+    lower: BoundedFloat = Field(description="Lower bound, in raw units: smaller values are clipped.")
+    upper: BoundedFloat = Field(description="Upper bound, in raw units: larger values are clipped.")
     hidden_change: PositiveFloat | None = Field(
         None,
         description="The change of this feature that the release hides, in raw units: Delta, if only this feature "
@@ -160,7 +157,7 @@ class Kernel(Request):
     lengthscale: PositiveFloat = Field(description="Length-scale, in scaled units of the features.")
     signal_variance: PositiveFloat = Field(description="Signal variance, in squared units of the measurement.")
     noise_variance: PositiveFloat = Field(description="Noise variance of one measurement, in its squared units.")
-    mean: float = Field(0.0, ge=-1e50, le=1e50, description="Prior mean, in units of the measurement.")
+    mean: BoundedFloat = Field(0.0, description="Prior mean, in units of the measurement.")
 
 
 class Budget(Request):

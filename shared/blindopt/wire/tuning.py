@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from blindopt.wire.base import (
     FEATURES_MAX,
+    BoundedFloat,
     BudgetEpsilon,
     Caution,
     DecimalString,
@@ -72,8 +73,8 @@ class TuningSearch(Request):
     noise_sd: float = Field(
         0.1, ge=1e-4, le=100, description="sigma, in scaled units: those of the prior standard deviation."
     )
-    centre: float | None = Field(
-        None, ge=-1e50, le=1e50, description="In units of the score; null (empty): the middle of its range."
+    centre: BoundedFloat | None = Field(
+        None, description="In units of the score; null (empty): the middle of its range."
     )
     scale: PositiveFloat | None = Field(
         None, description="In units of the score; null (empty): a quarter of its range."
@@ -279,7 +280,7 @@ class TuningAxis(Request):
     """A hyper-parameter and its values: public, and chosen without the private data."""
 
     name: Name = Field(description="Name of the hyper-parameter; lambda for the built-in score.")
-    values: list[Annotated[float, Field(ge=-1e50, le=1e50)]] = Field(
+    values: list[BoundedFloat] = Field(
         min_length=1, max_length=TUNING_GRID_MAX, description="Possible values, each once."
     )
     scale: Literal["linear", "log10"] = Field(
@@ -307,8 +308,8 @@ class LogisticScore(Request):
         min_length=1, max_length=FEATURES_MAX, description="Columns of both datasets, with public bounds."
     )
     label: Name = Field(description="Column of both datasets with the class.")
-    threshold: float = Field(
-        0.5, ge=-1e50, le=1e50, description="In units of the label: above it is one class, all else the other."
+    threshold: BoundedFloat = Field(
+        0.5, description="In units of the label: above it is one class, all else the other."
     )
     loss: Literal["zero_one", "ramp", "clipped_logistic"] = Field(
         "zero_one",
@@ -330,8 +331,8 @@ class HttpScore(Request):
 
     kind: Literal["http"] = Field(description="Kind of score.")
     model: Name = Field(description="Model for the program to train and score; passed on unchanged.")
-    lower: float = Field(ge=-1e50, le=1e50, description="Smallest score of one record; smaller ones are clipped.")
-    upper: float = Field(ge=-1e50, le=1e50, description="Largest score of one record; larger ones are clipped.")
+    lower: BoundedFloat = Field(description="Smallest score of one record; smaller ones are clipped.")
+    upper: BoundedFloat = Field(description="Largest score of one record; larger ones are clipped.")
     reply: Literal["mean", "records", "whole"] = Field(
         "mean",
         description="mean: the program returns the mean over the validation records, and vouches that each record's "
