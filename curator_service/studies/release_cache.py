@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,6 +22,7 @@ from curator_service.budget.file_use import check_order
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.table import ANY_WITHHELD
+from curator_service.privacy.measurement.groups import sums_of_groups
 from curator_service.privacy.prices import alone, is_groups
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -52,6 +54,11 @@ class Released:
     """The account of the dataset's file."""
     groups: NDArray[np.int64] | None
     """The candidate of each stored record, below 0 for none, where candidates are groups; ``order`` is empty then."""
+    sums: NDArray[np.int64] | None
+    """The sum of each group's outcomes in steps, of all records that it was released with, where candidates are groups.
+
+    A query reads no record, so the time of its reply does not tell how many a group has.
+    """
 
     def section(self, number: int | None) -> Section:
         """Where a part is in the file of Z, or Z itself (None).
@@ -90,6 +97,20 @@ class Released:
         assert self.groups is not None
         records = np.flatnonzero(self.groups == row)
         return records[~np.isin(records, list(withheld))] if withheld else records
+
+    def sums_without(self, withheld: Sequence[int]) -> NDArray[np.int64]:
+        """The sum of each group's outcomes, in steps, without the stored records that are withheld."""
+        assert self.sums is not None
+        return self.sums - self._sums_of(np.array(withheld)) if withheld else self.sums
+
+    def with_sums(self) -> Self:
+        """The study with the sums of its groups, if candidates are groups."""
+        return self if self.groups is None else replace(self, sums=self._sums_of(np.arange(len(self.groups))))
+
+    def _sums_of(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        assert self.groups is not None
+        assert isinstance(self.spec.answers, wire.LaplaceAnswers)
+        return sums_of_groups(self.values_of(records), self.groups[records], self.n, self.spec.answers)
 
     def values_of(self, records: NDArray[np.int64]) -> Vector:
         """The measurement column of stored records."""
@@ -174,7 +195,8 @@ class ReleasedStudies:
                 numbers=numbers,
                 account=ledger_lines.account_name(db, dataset),
                 groups=groups,
-            )
+                sums=None,
+            ).with_sums()
             with self._lock:
                 if study_id in self._forgotten:
                     raise Erased("the study was erased by its owner")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt.arrays import Vector
 from blindopt.wire import (
@@ -38,10 +39,21 @@ def numbers_epsilon(release: GroupsRelease) -> Decimal:
 
 def steps(values: Vector, answers: LaplaceAnswers) -> int:
     """The sum of ``values`` (m,) about the centre, each clipped to C, in whole steps. Raises NumericalFailure."""
+    return int(_in_steps(values, answers).sum())
+
+
+def sums_of_groups(values: Vector, groups: NDArray[np.int64], count: int, answers: LaplaceAnswers) -> NDArray[np.int64]:
+    """``steps`` of each of ``count`` groups; ``groups`` (m,): the group of each value, below 0 for none."""
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, groups[groups >= 0], _in_steps(values, answers)[groups >= 0])
+    return sums
+
+
+def _in_steps(values: Vector, answers: LaplaceAnswers) -> NDArray[np.int64]:
     check_finite(values)
     offsets = np.clip(values - answers.centre, -answers.bound, answers.bound)
-    rounded = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
-    return int(rounded.astype(np.int64).sum())
+    rounded: Vector = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
+    return rounded.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +122,14 @@ def divisor(count: int) -> int:
     return max(count, 1)
 
 
-def measure_groups(values: list[Vector], counts: list[int], request: list[RowPlays], spec: StudyCreate) -> list[Answer]:
+def measure_groups(sums: list[int], counts: list[int], request: list[RowPlays], spec: StudyCreate) -> list[Answer]:
     """Private means of the groups of ``request``: one for each play, each a draw of its own.
 
-    ``values``: y of each group's records; ``counts``: their released numbers.
+    ``sums``: of each group's outcomes, in steps; ``counts``: their released numbers.
     """
     mechanism = GroupAnswers.of(spec)
     answers: list[Answer] = []
-    for item, y, count in zip(request, values, counts, strict=True):
-        total = steps(y, mechanism.answers)
+    for item, total, count in zip(request, sums, counts, strict=True):
         answers += [
             Answer(row=item.row, play=play, y=mechanism.draw(total, count), passport=mechanism.passport(count))
             for play in range(1, item.plays + 1)

@@ -68,7 +68,8 @@ def transcript(monkeypatch, spec, records, plan, outputs):
     sent = [divided.kept.tolist(), divided.counts, divided.centres.tolist()]
     for row in plan:
         query = [wire.RowPlays(row=row)]
-        sent += measure_groups([y[divided.candidates == row]], [divided.counts[row]], query, spec)
+        total = of_answers.steps(y[divided.candidates == row], spec.answers)
+        sent += measure_groups([total], [divided.counts[row]], query, spec)
     return sent, forced.calls
 
 
@@ -238,7 +239,7 @@ def test_answers_spread_as_their_description_says(monkeypatch):
     replace_integer_laplace(monkeypatch, lambda v, *_: [int(value + rng.laplace(scale=scale)) for value in v])
     y = np.linspace(-0.5, 1.5, 40)
     query = [wire.RowPlays(row=0, plays=1_000)]
-    answers = measure_groups([y], [40], query, spec)
+    answers = measure_groups([of_answers.steps(y, spec.answers)], [40], query, spec)
     drawn, described = np.array([answer.y for answer in answers]), answers[0].passport.privacy.variance
     assert abs(drawn.mean() - np.clip(y, -1, 1).mean()) < 5 * np.sqrt(described / 1_000)
     assert abs(drawn.var() / described - 1) < 5 * np.sqrt(5 / 1_000)  # the kurtosis of Laplace noise is 6

@@ -2,7 +2,9 @@
 
 import io
 import itertools
+from dataclasses import replace
 from decimal import Decimal
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -159,6 +161,36 @@ def test_a_withheld_record_is_taken_out_of_the_sums_and_nothing_is_declined(cura
     assert curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})["size"] == 3
     again = release(curator, draft(spec["dataset_id"]))
     assert curator.call("owner", "GET", f"/v1/studies/{again}")["report"]["counts"] == [3, 4]
+
+
+class Counted(np.ndarray):
+    """Records that count how many of them are read."""
+
+    reads: ClassVar[list[int]] = []
+
+    def __getitem__(self, key):
+        read = super().__getitem__(key)
+        Counted.reads.append(np.size(read))
+        return np.asarray(read)
+
+
+def test_a_query_of_a_group_reads_no_record_but_those_withheld(curator, exact, monkeypatch):
+    """So the time of a reply does not tell how many records a group has: 8 and 2 here."""
+    dataset = register(curator, csv_of([(0.1, 0.1)] * 8 + [(0.9, 0.9)] * 2, [2.5] * 7 + [1.5] + [3.0] * 2))
+    study, cache = release(curator, draft(dataset, budget=wire.Budget())), curator.curator.released._cache
+    curator.call("modeler", "GET", f"/v1/studies/{study}")
+    counted = replace(cache[study], records=np.asarray(cache[study].records).view(Counted))
+    monkeypatch.setitem(cache, study, counted)
+    Counted.reads.clear()
+    means = [query(curator, study, row).json()["answers"][0]["y"] for row in (0, 1)]
+    assert means == pytest.approx([2 + (7 * 0.5 - 0.5) / 8, 3.0])
+    assert Counted.reads == []
+    curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 8})
+    means = [query(curator, study, row).json()["answers"][0]["y"] for row in (0, 1)]
+    assert means == pytest.approx([2 + 7 * 0.5 / 8, 3.0])
+    assert Counted.reads == [1, 1]
+    counted.values_of(counted.members(0))  # the control: what a sum over the group reads
+    assert Counted.reads[2:] == [8]
 
 
 def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator, exact, monkeypatch):

@@ -28,7 +28,8 @@ def test_each_play_of_each_group_is_a_draw_with_the_description_of_its_number(mo
 
     monkeypatch.setattr(of_answers, "add_integer_laplace", add)
     plan = [wire.RowPlays(row=4, plays=2), wire.RowPlays(row=1, plays=1)]
-    answers = measure_groups([np.array([-9.0, 4.0, 100.0]), np.array([1.0])], [4, -3], plan, spec())
+    sums = [of_answers.steps(np.array(values), ANSWERS) for values in ([-9.0, 4.0, 100.0], [1.0])]
+    answers = measure_groups(sums, [4, -3], plan, spec())
     assert [(answer.row, answer.play) for answer in answers] == [(4, 1), (4, 2), (1, 1)]
     # The sum about the centre is -2.5 + 1 + 2.5, over 4; and -2 over 1, as a number below 1 counts.
     expected = [3 + 1 / 4, 3 + (1 + 2.5) / 4, 3 - 2 + 2 * 2.5]
@@ -40,7 +41,7 @@ def test_each_play_of_each_group_is_a_draw_with_the_description_of_its_number(mo
 
 def test_groups_and_their_numbers_belong_together():
     with pytest.raises(ValueError, match="longer"):
-        measure_groups([np.ones(1)], [1, 2], [wire.RowPlays(row=0)], spec())
+        measure_groups([1], [1, 2], [wire.RowPlays(row=0)], spec())
     with pytest.raises(ValueError, match="shorter"):
         measure_groups([], [1], [wire.RowPlays(row=0)], spec())
 
