@@ -11,23 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 
-from blindopt.wire import (
-    Accounting,
-    ColumnMeasurement,
-    GaussianProjectionRelease,
-    GaussianRelease,
-    GroupsRelease,
-    IdentityRelease,
-    LaplaceAnswers,
-    Loss,
-    NoAnswerNoise,
-    PlanarLaplaceRelease,
-    PoGpUcbRelease,
-    Price,
-    RowsLoss,
-    StudyCreate,
-    amount,
-)
+from blindopt import wire
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import Concrete, concrete, failure, gaussian_sd, slope_of_row
 from curator_service.privacy.composition import Pair, tight_epsilon
@@ -66,20 +50,20 @@ class Costs:
     centres: int = 0
 
     @classmethod
-    def of(cls, spec: StudyCreate, release: Concrete | None = None) -> "Costs":
+    def of(cls, spec: wire.StudyCreate, release: Concrete | None = None) -> "Costs":
         """The costs of a study; None if no bound holds. ``release``: the one that ran, or a refuted one."""
         prices, release = Prices.of(spec), release or concrete(spec)[0]
         return cls(
-            release=None if isinstance(release, PoGpUcbRelease) else prices.release,
+            release=None if isinstance(release, wire.PoGpUcbRelease) else prices.release,
             answer=prices.answer if prices.answers_bounded else None,
             release_pair=_release_pair(release, len(spec.features), spec.protected_rows),
             answer_pair=_answer_pair(spec),
             failure=failure(release),
-            black_box=isinstance(release, GaussianProjectionRelease),
+            black_box=isinstance(release, wire.GaussianProjectionRelease),
             centres=prices.centres,
         )
 
-    def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> Loss:
+    def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> wire.Loss:
         """The loss by the release and this many answers about one person.
 
         ``alone``: each answer is another person's, who loses by the release or by the answer, but not by both.
@@ -89,26 +73,26 @@ class Costs:
             alternatives = [self.loss(0, delta), self.loss_of(0, min(again, answers), delta)]
             pure = [None if loss.epsilon is None else units(loss.epsilon) for loss in alternatives]
             tight = [loss.tight_epsilon for loss in alternatives]
-            return Loss(
+            return wire.Loss(
                 epsilon=None if None in pure else text(max(loss for loss in pure if loss is not None)),
                 tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
             )
         return self.loss_of(1, answers, delta)
 
-    def loss_of(self, releases: int, answers: int, delta: float) -> Loss:
+    def loss_of(self, releases: int, answers: int, delta: float) -> wire.Loss:
         """The loss by so many releases and answers together."""
         if (releases and self.release is None) or (answers and self.answer is None):
-            return Loss(epsilon=None, tight_epsilon=None)
+            return wire.Loss(epsilon=None, tight_epsilon=None)
         pure = releases * (self.release or 0) + answers * (self.answer or 0)
-        return Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
+        return wire.Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
 
-    def loss_in_group(self, answers: int, others: int, delta: float) -> Loss:
+    def loss_in_group(self, answers: int, others: int, delta: float) -> wire.Loss:
         """The loss of a record by answers about its group, and ``others`` about the other one answered most often.
 
         It stays in its group, or moves between the two: then each answer costs half (docs/privacy.md, Theorem C).
         """
         if self.release is None or self.answer is None or self.answer_pair is None:
-            return Loss(epsilon=None, tight_epsilon=None)
+            return wire.Loss(epsilon=None, tight_epsilon=None)
         stays, moves = self.centres + answers * self.answer, self.release + ((answers + others) * self.answer + 1) // 2
         centres = Pair("pure", float(Decimal(text(self.centres)))) if self.centres else None
         half = Pair(self.answer_pair.kind, self.answer_pair.size / 2)
@@ -116,7 +100,7 @@ class Costs:
             replace(self, release_pair=centres)._tight(1, answers, stays, delta),
             replace(self, answer_pair=half)._tight(1, answers + others, moves, delta),
         ]
-        return Loss(
+        return wire.Loss(
             epsilon=text(max(stays, moves)),
             tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
         )
@@ -145,19 +129,21 @@ def _release_pair(release: Concrete, d: int, k: int) -> Pair | None:
     For a Gaussian release sensitivity and noise both grow by sqrt(k), so that their ratio is that of one row.
     """
     match release:
-        case GaussianRelease():
-            return Pair("gaussian", 1 / _noise_per_sensitivity(amount(release.epsilon), release.delta))
-        case PlanarLaplaceRelease():
+        case wire.GaussianRelease():
+            return Pair("gaussian", 1 / _noise_per_sensitivity(wire.amount(release.epsilon), release.delta))
+        case wire.PlanarLaplaceRelease():
             # One row in one dimension is a Laplace mechanism; else nothing better is used than that noise of slope a is
             # a-private without a delta, whether or not the release has one.
-            pure = k * float(slope_of_row(amount(release.epsilon), release.delta, d, k)) * (1 + 2.0**-50)
-            return Pair("laplace" if d == k == 1 else "pure", pure if release.delta else float(amount(release.epsilon)))
-        case GroupsRelease():
-            return Pair("pure", float(amount(release.epsilon)))
-        case GaussianProjectionRelease():
+            pure = k * float(slope_of_row(wire.amount(release.epsilon), release.delta, d, k)) * (1 + 2.0**-50)
+            return Pair(
+                "laplace" if d == k == 1 else "pure", pure if release.delta else float(wire.amount(release.epsilon))
+            )
+        case wire.GroupsRelease():
+            return Pair("pure", float(wire.amount(release.epsilon)))
+        case wire.GaussianProjectionRelease():
             # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
-            return Pair("pure", float(amount(release.epsilon)))
-        case IdentityRelease() | PoGpUcbRelease():
+            return Pair("pure", float(wire.amount(release.epsilon)))
+        case wire.IdentityRelease() | wire.PoGpUcbRelease():
             return None
 
 
@@ -167,7 +153,7 @@ def _noise_per_sensitivity(epsilon: Decimal, delta: float) -> float:
     return sd / (1 + 2 * sd * 2.0**-LATTICE_BITS)
 
 
-def _answer_pair(spec: StudyCreate) -> Pair | None:
+def _answer_pair(spec: wire.StudyCreate) -> Pair | None:
     """The dominating pair of one released y.
 
     Laplace: on the lattice, it is nearly a rounded Laplace variable whose scale is at least (2C + a lattice
@@ -176,16 +162,16 @@ def _answer_pair(spec: StudyCreate) -> Pair | None:
     it where a record moves, and those two together are epsilon-DP: so randomized response dominates both cases.
     """
     kind = concrete_answers(spec.answers)
-    if isinstance(kind, NoAnswerNoise):
+    if isinstance(kind, wire.NoAnswerNoise):
         return None
-    is_laplace = isinstance(kind, LaplaceAnswers) and not is_groups(spec)
-    return Pair("laplace" if is_laplace else "pure", float(amount(kind.epsilon)))
+    is_laplace = isinstance(kind, wire.LaplaceAnswers) and not is_groups(spec)
+    return Pair("laplace" if is_laplace else "pure", float(wire.amount(kind.epsilon)))
 
 
 # --- before ---------------------------------------------------------------------------------------
 
 
-def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
+def price(spec: wire.StudyCreate, release: Concrete | None = None) -> wire.Price:
     """The price of a study: what its release and answers cost, and how many answers its caps allow."""
     costs, prices = Costs.of(spec, release), Prices.of(spec)
     alone = not answers_add_up(spec)
@@ -198,7 +184,7 @@ def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
         if isinstance(prices, GroupPrices) and (cap := spec.budget.epsilon_per_row) is not None:
             most = max(units(full.epsilon or "0"), prices.most(units(cap), of_study))  # more fit about one or two
             full = full.model_copy(update={"epsilon": text(most)})
-    return Price(
+    return wire.Price(
         release_epsilon=None if costs.release is None else text(costs.release),
         answer_epsilon=None if costs.answer is None else text(costs.answer),
         answers_per_row=of_row,
@@ -210,19 +196,19 @@ def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
     )
 
 
-def current_price(spec: StudyCreate, release: Concrete, before: Price) -> Price:
+def current_price(spec: wire.StudyCreate, release: Concrete, before: wire.Price) -> wire.Price:
     """The price of a released study with its caps of now. ``before``: that of its release, kept where it holds."""
-    is_refuted = isinstance(release, PoGpUcbRelease)
+    is_refuted = isinstance(release, wire.PoGpUcbRelease)
     if not is_refuted and Prices.of(spec).within(spec.budget) == (before.answers, before.answers_per_row):
         return before
     return price(spec, release)
 
 
-def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
+def _price_in_words(spec: wire.StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
     unit = _unit(spec)
     if costs.release is None:
         release = f"The release has no finite epsilon, so no sum bounds the epsilon of a {unit}."
-    elif isinstance(spec.release, IdentityRelease):
+    elif isinstance(spec.release, wire.IdentityRelease):
         release = "The release uses no epsilon: its records are declared public."
     else:
         release = f"The release uses epsilon {_with_delta(text(costs.release), costs.failure)} for each {unit}."
@@ -250,9 +236,9 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     return sentence
 
 
-def _corrections_cost_more(spec: StudyCreate, of_row: int | None) -> bool:
+def _corrections_cost_more(spec: wire.StudyCreate, of_row: int | None) -> bool:
     """Whether corrections can cost a person more than her answers that the caps allow: they are no further queries."""
-    if isinstance(spec.measurement, ColumnMeasurement):
+    if isinstance(spec.measurement, wire.ColumnMeasurement):
         return False
     prices, uncounted = Prices.of(spec), spec.budget.model_copy(update={"queries": None})
     return not prices.adds_up or prices.within(uncounted)[1] != of_row
@@ -288,7 +274,7 @@ def _with_delta(epsilon: str, failure: float) -> str:
     return f"{epsilon} and delta {failure!r}" if failure else epsilon
 
 
-def _unit(spec: StudyCreate) -> str:
+def _unit(spec: wire.StudyCreate) -> str:
     """Whose loss the figures are: a person's, where the dataset says which rows are hers."""
     return "person" if spec.person_column else "record"
 
@@ -301,7 +287,7 @@ def _answers(number: int, more: str) -> str:
 
 
 def report(
-    spec: StudyCreate,
+    spec: wire.StudyCreate,
     rows: Mapping[int, int],
     total: int,
     delta: float,
@@ -309,7 +295,7 @@ def report(
     released: bool = True,
     release: Concrete | None = None,
     again: int = 1,
-) -> Accounting:
+) -> wire.Accounting:
     """The privacy loss of a study so far, by pure composition and tightly at ``delta``.
 
     ``rows``: the number of rows with each number of released answers. ``total``: all released answers. ``released``:
@@ -318,11 +304,11 @@ def report(
     """
     costs = Costs.of(spec, release)
     if not released:
-        nothing = Loss(epsilon="0", tight_epsilon=0.0)
-        losses, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
+        nothing = wire.Loss(epsilon="0", tight_epsilon=0.0)
+        losses, study = [wire.RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
     else:
         losses = [
-            RowsLoss(answers=k, rows=n, **dict(_loss_of_rows(spec, costs, rows, k, delta, again)))
+            wire.RowsLoss(answers=k, rows=n, **dict(_loss_of_rows(spec, costs, rows, k, delta, again)))
             for k, n in sorted(rows.items())
         ]
         study = costs.loss(total, delta)
@@ -334,12 +320,12 @@ def report(
         else ""
     )
     sentence = _report_in_words(losses, study, delta, failure, _unit(spec), declared)
-    return Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
+    return wire.Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
 
 
 def _loss_of_rows(
-    spec: StudyCreate, costs: Costs, rows: Mapping[int, int], answers: int, delta: float, again: int
-) -> Loss:
+    spec: wire.StudyCreate, costs: Costs, rows: Mapping[int, int], answers: int, delta: float, again: int
+) -> wire.Loss:
     """The loss of the records with this many answers; of groups, beside the other one that was answered most often."""
     if not is_groups(spec):
         return costs.loss(answers, delta, alone=not answers_add_up(spec), again=again)
@@ -347,7 +333,9 @@ def _loss_of_rows(
     return costs.loss_in_group(answers, others, delta)
 
 
-def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float, unit: str, declared: str) -> str:
+def _report_in_words(
+    rows: list[wire.RowsLoss], study: wire.Loss, delta: float, failure: float, unit: str, declared: str
+) -> str:
     if not rows:
         return "There are no records."
     worst, whole = rows[-1], _loss_in_words(study, delta, failure)
@@ -358,7 +346,7 @@ def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: f
     )
 
 
-def _loss_in_words(loss: Loss, delta: float, failure: float) -> str:
+def _loss_in_words(loss: wire.Loss, delta: float, failure: float) -> str:
     if loss.epsilon is None:
         return "without a bound"
     tight = "no bound" if loss.tight_epsilon is None else _rounded_up(loss.tight_epsilon, Decimal(loss.epsilon))

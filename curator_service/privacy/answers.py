@@ -6,23 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.wire import (
-    Answers,
-    AutoAnswers,
-    LaplaceAnswers,
-    NoAnswerNoise,
-    OneBitAnswers,
-    PiecewiseAnswers,
-    PrivacyNoise,
-    amount,
-)
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.laplace import add_laplace, laplace_scale, mean_reach
 from curator_service.privacy.noise.lattice import check_finite
 
-_Private = LaplaceAnswers | OneBitAnswers | PiecewiseAnswers
-ConcreteAnswers = NoAnswerNoise | _Private
+_Private = wire.LaplaceAnswers | wire.OneBitAnswers | wire.PiecewiseAnswers
+ConcreteAnswers = wire.NoAnswerNoise | _Private
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +24,7 @@ class AnswerMechanism:
     subtracting and adding it costs no privacy.
     """
 
-    noise: PrivacyNoise
+    noise: wire.PrivacyNoise
     centre: float
     bound: float
     draw: Callable[[Vector], Vector]
@@ -57,19 +48,19 @@ class AnswerMechanism:
 
 
 @lru_cache(maxsize=1024)
-def mechanism_of(answers: Answers, persons: int = 1) -> AnswerMechanism | None:
+def mechanism_of(answers: wire.Answers, persons: int = 1) -> AnswerMechanism | None:
     """The mechanism for the answers of a study; None where y is released as it was measured.
 
     ``persons``: how many different persons' numbers an answer is the mean of. It is then epsilon-DP for replacing one
     of these numbers, which needs less noise with laplace and one_bit; piecewise has the noise of one number.
     """
     match concrete_answers(answers):
-        case NoAnswerNoise():
+        case wire.NoAnswerNoise():
             return None
-        case LaplaceAnswers() as spec:
-            bound, epsilon = spec.bound, amount(spec.epsilon)
+        case wire.LaplaceAnswers() as spec:
+            bound, epsilon = spec.bound, wire.amount(spec.epsilon)
             scale = laplace_scale(mean_reach(bound, persons), epsilon)
-            noise = PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2)
+            noise = wire.PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2)
             return AnswerMechanism(
                 noise,
                 spec.centre,
@@ -79,33 +70,36 @@ def mechanism_of(answers: Answers, persons: int = 1) -> AnswerMechanism | None:
             )
         case spec:
             law = _bounded_law(spec, persons)
-            noise = PrivacyNoise(family=spec.mechanism, scale=law.size, bound=spec.bound, variance=law.variance)
+            noise = wire.PrivacyNoise(family=spec.mechanism, scale=law.size, bound=spec.bound, variance=law.variance)
             return AnswerMechanism(noise, spec.centre, spec.bound, law.draw, law.variance_at)
 
 
-def concrete_answers(answers: Answers) -> ConcreteAnswers:
+def concrete_answers(answers: wire.Answers) -> ConcreteAnswers:
     """The answers of a study, where ``auto`` is replaced by the mechanism with the smallest worst-case variance.
 
     That is one_bit up to an epsilon of about 1.29, then piecewise, and laplace above BOUNDED_EPSILON_MAX. It depends on
     epsilon alone, because bound and centre scale all three alike.
     """
-    if not isinstance(answers, AutoAnswers):
+    if not isinstance(answers, wire.AutoAnswers):
         return answers
     spec = answers.model_dump(exclude={"mechanism"})
-    laplace = LaplaceAnswers(mechanism="laplace", **spec)
-    if amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX:
+    laplace = wire.LaplaceAnswers(mechanism="laplace", **spec)
+    if wire.amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX:
         return laplace
     choices: tuple[_Private, ...] = (
         laplace,
-        OneBitAnswers(mechanism="one_bit", **spec),
-        PiecewiseAnswers(mechanism="piecewise", **spec),
+        wire.OneBitAnswers(mechanism="one_bit", **spec),
+        wire.PiecewiseAnswers(mechanism="piecewise", **spec),
     )
     return min(choices, key=_variance)
 
 
-def faults(answers: Answers) -> list[dict[str, object]]:
+def faults(answers: wire.Answers) -> list[dict[str, object]]:
     """Errors for answers of a draft that no mechanism can give."""
-    if isinstance(answers, OneBitAnswers | PiecewiseAnswers) and amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX:
+    if (
+        isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers)
+        and wire.amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX
+    ):
         message = (
             f"{answers.mechanism} answers take an epsilon of {bounded.BOUNDED_EPSILON_MAX} at most: "
             "choose laplace or auto"
@@ -114,13 +108,15 @@ def faults(answers: Answers) -> list[dict[str, object]]:
     return []
 
 
-def _bounded_law(answers: OneBitAnswers | PiecewiseAnswers, persons: int = 1) -> bounded.OneBit | bounded.Piecewise:
-    bound, epsilon = answers.bound, amount(answers.epsilon)
-    one_bit = isinstance(answers, OneBitAnswers)
+def _bounded_law(
+    answers: wire.OneBitAnswers | wire.PiecewiseAnswers, persons: int = 1
+) -> bounded.OneBit | bounded.Piecewise:
+    bound, epsilon = answers.bound, wire.amount(answers.epsilon)
+    one_bit = isinstance(answers, wire.OneBitAnswers)
     return bounded.one_bit(bound, epsilon, persons) if one_bit else bounded.piecewise(bound, epsilon)
 
 
 def _variance(answers: _Private) -> float:
-    if isinstance(answers, LaplaceAnswers):
-        return 2 * laplace_scale(answers.bound, amount(answers.epsilon)) ** 2
+    if isinstance(answers, wire.LaplaceAnswers):
+        return 2 * laplace_scale(answers.bound, wire.amount(answers.epsilon)) ** 2
     return _bounded_law(answers).variance

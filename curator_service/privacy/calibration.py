@@ -10,18 +10,8 @@ from math import sqrt
 
 import numpy as np
 
+from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.wire import (
-    AutoRelease,
-    GaussianProjectionRelease,
-    GaussianRelease,
-    GroupsRelease,
-    IdentityRelease,
-    PlanarLaplaceRelease,
-    PoGpUcbRelease,
-    StudyCreate,
-    amount,
-)
 from curator_service.privacy.entropy import CONDITION_MAX
 from curator_service.privacy.loading import load
 from curator_service.privacy.noise import LATTICE_BITS, PLANAR_FEATURES_MAX
@@ -234,18 +224,18 @@ def _masses(edges: Vector, d: int) -> Vector:
 DELTA_FEATURES_MIN = 5
 GAIN_MIN = 0.02
 """`auto` spends a delta on planar Laplace noise from so many features on, where that makes it so much smaller."""
-Local = GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
-Concrete = IdentityRelease | PoGpUcbRelease | GroupsRelease | Local
+Local = wire.GaussianRelease | wire.PlanarLaplaceRelease | wire.GaussianProjectionRelease
+Concrete = wire.IdentityRelease | wire.PoGpUcbRelease | wire.GroupsRelease | Local
 
 
-def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
+def concrete(study: wire.StudyCreate) -> tuple[Concrete, str | None]:
     """The release of a study, and why ``auto`` chose it (None if the owner chose).
 
     ``auto`` takes the smallest standard deviation of the noise per coordinate. That is sqrt(d + 1) k Delta / a of
     planar Laplace with slope a, for k rows of a person, or that of the analytic Gaussian mechanism.
     """
     spec = study.release
-    if not isinstance(spec, AutoRelease):
+    if not isinstance(spec, wire.AutoRelease):
         return spec, None
     d, k = len(study.features), study.protected_rows
     if spec.delta is None:
@@ -254,12 +244,12 @@ def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
     if d > PLANAR_FEATURES_MAX:
         return gaussian, f"Chosen: Gaussian, as planar Laplace is for {PLANAR_FEATURES_MAX} features at most."
     planar = _planar(spec, None)
-    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
+    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(wire.amount(spec.epsilon))
     if d >= DELTA_FEATURES_MIN:
-        with_delta = sqrt(d + 1) * spec.sensitivity / float(slope_of_row(amount(spec.epsilon), spec.delta, d, k))
+        with_delta = sqrt(d + 1) * spec.sensitivity / float(slope_of_row(wire.amount(spec.epsilon), spec.delta, d, k))
         if with_delta <= (1 - GAIN_MIN) * planar_sd:
             planar, planar_sd = _planar(spec, spec.delta), with_delta
-    gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
+    gaussian_noise = gaussian_sd(wire.amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
     if planar_sd <= gaussian_noise:
         need = "" if planar.delta else " No delta needed."
         sizes = f"{planar_sd:.4g} per coordinate; Gaussian {gaussian_noise:.4g}"
@@ -269,23 +259,23 @@ def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
 
 
 def epsilon_of(release: Concrete) -> Decimal | None:
-    return None if isinstance(release, IdentityRelease) else amount(release.epsilon)
+    return None if isinstance(release, wire.IdentityRelease) else wire.amount(release.epsilon)
 
 
 def failure(release: Concrete) -> float:
     """The delta that a release charges every record; 0 where it promises pure epsilon, or nothing."""
-    if isinstance(release, IdentityRelease | PoGpUcbRelease | GroupsRelease):
+    if isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease | wire.GroupsRelease):
         return 0.0
     return release.delta or 0.0
 
 
-def as_run(study: StudyCreate, mechanism: str, delta: float | None = None) -> Concrete:
+def as_run(study: wire.StudyCreate, mechanism: str, delta: float | None = None) -> Concrete:
     """The release of a study that ran with ``mechanism``, even if ``auto`` would take another one today.
 
     ``delta``: that of its report, which says whether planar Laplace noise was drawn with one.
     """
     spec = study.release
-    if not isinstance(spec, AutoRelease):
+    if not isinstance(spec, wire.AutoRelease):
         return spec
     if mechanism == "planar_laplace":
         return _planar(spec, delta)
@@ -294,13 +284,13 @@ def as_run(study: StudyCreate, mechanism: str, delta: float | None = None) -> Co
     raise ValueError(f"auto never took {mechanism} for this study")
 
 
-def _planar(spec: AutoRelease, delta: float | None) -> PlanarLaplaceRelease:
-    return PlanarLaplaceRelease(
+def _planar(spec: wire.AutoRelease, delta: float | None) -> wire.PlanarLaplaceRelease:
+    return wire.PlanarLaplaceRelease(
         mechanism="planar_laplace", epsilon=spec.epsilon, delta=delta, sensitivity=spec.sensitivity, rotate=spec.rotate
     )
 
 
-def _gaussian(spec: AutoRelease, delta: float) -> GaussianRelease:
-    return GaussianRelease(
+def _gaussian(spec: wire.AutoRelease, delta: float) -> wire.GaussianRelease:
+    return wire.GaussianRelease(
         mechanism="gaussian", epsilon=spec.epsilon, delta=delta, sensitivity=spec.sensitivity, rotate=spec.rotate
     )

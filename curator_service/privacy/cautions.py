@@ -7,18 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from math import exp, hypot, lgamma, log, pi, sqrt, ulp
 
-from blindopt.wire import (
-    Caution,
-    ColumnMeasurement,
-    Feature,
-    GroupsRelease,
-    IdentityRelease,
-    NoAnswerNoise,
-    PoGpUcbRelease,
-    Price,
-    StudyCreate,
-    amount,
-)
+from blindopt import wire
 from curator_service.privacy import search_noise
 from curator_service.privacy.calibration import Concrete, failure
 from curator_service.privacy.prices import answers_add_up
@@ -29,8 +18,8 @@ PUBLISHED_LARGE = 0.01
 
 
 def of_study(
-    spec: StudyCreate, release: Concrete, price: Price, *, n: int, is_public: bool, noise: float | None = None
-) -> list[Caution]:
+    spec: wire.StudyCreate, release: Concrete, price: wire.Price, *, n: int, is_public: bool, noise: float | None = None
+) -> list[wire.Caution]:
     """The cautions about a draft on ``n`` rows. ``release``: the one that would run; ``price``: what it would cost.
 
     ``noise``: its ratio to the declared box, as in ``search_noise``. A dataset that is declared public has none: nobody
@@ -42,14 +31,16 @@ def of_study(
     return [*of_release, *_of_answers(spec), *_of_caps(spec, price)]
 
 
-def of_released(spec: StudyCreate, accepted: Sequence[Caution], price: Price, *, is_public: bool) -> list[Caution]:
+def of_released(
+    spec: wire.StudyCreate, accepted: Sequence[wire.Caution], price: wire.Price, *, is_public: bool
+) -> list[wire.Caution]:
     """The cautions ``accepted`` with a release, and those about its caps of now in place of those of then."""
     now = [] if is_public else _of_caps(spec, price)
     then = {"no_cap", "row_epsilon_large"} if now else set()
     return [*(caution for caution in accepted if caution.code not in then), *now]
 
 
-def of_epsilon(field: str, epsilon: Decimal) -> list[Caution]:
+def of_epsilon(field: str, epsilon: Decimal) -> list[wire.Caution]:
     """A caution about an epsilon above 10, of a release, of answers, or of a tuning."""
     if epsilon <= EPSILON_LARGE:
         return []
@@ -57,10 +48,10 @@ def of_epsilon(field: str, epsilon: Decimal) -> list[Caution]:
         f"epsilon is {epsilon}: the promise allows an event to be e^{epsilon} times as probable because of one record, "
         f"which rules out next to nothing. Take {EPSILON_LARGE} or less; 1 is a strong promise."
     )
-    return [Caution(code="epsilon_large", field=field, message=message)]
+    return [wire.Caution(code="epsilon_large", field=field, message=message)]
 
 
-def of_delta(field: str, delta: float, n: int) -> list[Caution]:
+def of_delta(field: str, delta: float, n: int) -> list[wire.Caution]:
     """A caution about a delta of 0.01 / n or more: publishing each record with that probability would keep it."""
     if delta * n < PUBLISHED_LARGE:
         return []
@@ -69,16 +60,16 @@ def of_delta(field: str, delta: float, n: int) -> list[Caution]:
         f"probability delta keeps this promise, and publishes {delta * n:.2g} records on average. Take less than "
         f"{PUBLISHED_LARGE / n:.1g}."
     )
-    return [Caution(code="delta_large", field=field, message=message)]
+    return [wire.Caution(code="delta_large", field=field, message=message)]
 
 
-def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
-    if isinstance(release, IdentityRelease | PoGpUcbRelease):
+def _of_release(spec: wire.StudyCreate, release: Concrete, n: int) -> list[wire.Caution]:
+    if isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease):
         return []  # which promise nothing; the study says so
-    cautions = of_epsilon("release.epsilon", amount(release.epsilon))
+    cautions = of_epsilon("release.epsilon", wire.amount(release.epsilon))
     if delta := failure(release):
         cautions += of_delta("release.delta", delta, n)
-    if isinstance(release, GroupsRelease):
+    if isinstance(release, wire.GroupsRelease):
         return [*cautions, *_of_groups(spec, release)]
     if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
         field = search_noise.field_of_delta(spec)
@@ -94,16 +85,16 @@ def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
             f"away, on average: the release need not make two records so close look alike. {what}, from public "
             "knowledge."
         )
-        cautions.append(Caution(code="sensitivity_small", field=field, message=message))
+        cautions.append(wire.Caution(code="sensitivity_small", field=field, message=message))
     return cautions
 
 
-def _of_groups(spec: StudyCreate, release: GroupsRelease) -> list[Caution]:
+def _of_groups(spec: wire.StudyCreate, release: wire.GroupsRelease) -> list[wire.Caution]:
     """A caution about groups that may be so small that their answers are noise."""
-    if isinstance(spec.answers, NoAnswerNoise):
+    if isinstance(spec.answers, wire.NoAnswerNoise):
         return []
     k = spec.protected_rows
-    noise = sqrt(2) * 2 * k / float(amount(spec.answers.epsilon)) / release.min_count
+    noise = sqrt(2) * 2 * k / float(wire.amount(spec.answers.epsilon)) / release.min_count
     if noise < 1:
         return []
     message = (
@@ -111,10 +102,10 @@ def _of_groups(spec: StudyCreate, release: GroupsRelease) -> list[Caution]:
         "and outcomes lie within C of their centre, so an answer says next to nothing. Leave out more groups, take "
         "fewer groups, or a larger epsilon."
     )
-    return [Caution(code="groups_small", field="release.min_count", message=message)]
+    return [wire.Caution(code="groups_small", field="release.min_count", message=message)]
 
 
-def of_categories(spec: StudyCreate, one_hot: Mapping[str, Sequence[str]]) -> list[Caution]:
+def of_categories(spec: wire.StudyCreate, one_hot: Mapping[str, Sequence[str]]) -> list[wire.Caution]:
     """Cautions about changes of a category that Delta does not hide. ``one_hot``: by column, those made from it.
 
     Another category moves two of them by 1 each, so a record by sqrt(1 / u^2 + 1 / v^2) scaled units, for the two
@@ -132,11 +123,11 @@ def of_categories(spec: StudyCreate, one_hot: Mapping[str, Sequence[str]]) -> li
                 f"{delta:g} are hidden, so the category of a record is not. To hide it, state a hidden change of "
                 "1.42, the square root of 2, or more for each of its columns."
             )
-            cautions.append(Caution(code="category_not_hidden", field=f"features.{used[0]}", message=message))
+            cautions.append(wire.Caution(code="category_not_hidden", field=f"features.{used[0]}", message=message))
     return cautions
 
 
-def mean_spacing(features: list[Feature], n: int) -> float:
+def mean_spacing(features: list[wire.Feature], n: int) -> float:
     """Mean distance of a uniform row from the nearest of n - 1 others, n > 1, in the declared box, in scaled units.
 
     Gamma(1 + 1/d) (V / ((n - 1) v_d))^(1/d), with V the volume of the box and v_d that of the unit ball: the mean of
@@ -148,34 +139,34 @@ def mean_spacing(features: list[Feature], n: int) -> float:
     return exp(lgamma(1 + 1 / d) + (log_volume - log(n - 1) - log_ball) / d)
 
 
-def _of_answers(spec: StudyCreate) -> list[Caution]:
-    if isinstance(spec.answers, NoAnswerNoise):
+def _of_answers(spec: wire.StudyCreate) -> list[wire.Caution]:
+    if isinstance(spec.answers, wire.NoAnswerNoise):
         message = (
             "The vendor receives the exact outcome of every record that it queries, and no epsilon bounds this. Choose "
             "answers with noise, such as auto."
         )
-        return [Caution(code="exact_answers", field="answers.mechanism", message=message)]
-    return of_epsilon("answers.epsilon", amount(spec.answers.epsilon))
+        return [wire.Caution(code="exact_answers", field="answers.mechanism", message=message)]
+    return of_epsilon("answers.epsilon", wire.amount(spec.answers.epsilon))
 
 
-def _of_caps(spec: StudyCreate, price: Price) -> list[Caution]:
+def _of_caps(spec: wire.StudyCreate, price: wire.Price) -> list[wire.Caution]:
     """A caution about answers that no cap ends, or about caps that let one record lose more than epsilon 10."""
     if price.answers_per_row is None and price.answers is None:
-        exact = isinstance(spec.answers, NoAnswerNoise)
+        exact = isinstance(spec.answers, wire.NoAnswerNoise)
         field = "budget.queries" if exact or not answers_add_up(spec) else "budget.epsilon_per_row"
         message = (
             "No cap limits the answers, so a vendor may query without end"
             + ("." if exact or not answers_add_up(spec) else ", and so learn each outcome as precisely as it likes.")
             + " Set a cap."
         )
-        return [Caution(code="no_cap", field=field, message=message)]
-    if price.row_epsilon is None or amount(price.row_epsilon) <= EPSILON_LARGE:
+        return [wire.Caution(code="no_cap", field=field, message=message)]
+    if price.row_epsilon is None or wire.amount(price.row_epsilon) <= EPSILON_LARGE:
         return []
     message = (
         f"Under these caps one record may use epsilon {price.row_epsilon} in total, by the release and its answers. "
         f"Set a cap of {EPSILON_LARGE} or less on epsilon per record."
     )
-    return [Caution(code="row_epsilon_large", field="budget.epsilon_per_row", message=message)]
+    return [wire.Caution(code="row_epsilon_large", field="budget.epsilon_per_row", message=message)]
 
 
 Extremes = Mapping[str, tuple[float, float]]
@@ -184,7 +175,7 @@ _ULPS = 4
 """How far rounding may bring a centre and a bound, which somebody computed from two extremes, away from these."""
 
 
-def of_bounds(spec: StudyCreate, extremes: Extremes) -> list[Caution]:
+def of_bounds(spec: wire.StudyCreate, extremes: Extremes) -> list[wire.Caution]:
     """Cautions about bounds that are the extremes of their columns, to the last digit.
 
     They were most likely computed from the records, and then tell about the two records at the ends.
@@ -198,7 +189,7 @@ def of_bounds(spec: StudyCreate, extremes: Extremes) -> list[Caution]:
         if feature.upper == largest:
             cautions.append(_of_extreme(f"{field}.upper", feature.upper, "largest"))
     measurement, answers = spec.measurement, spec.answers
-    if isinstance(answers, NoAnswerNoise) or not isinstance(measurement, ColumnMeasurement):
+    if isinstance(answers, wire.NoAnswerNoise) or not isinstance(measurement, wire.ColumnMeasurement):
         return cautions
     smallest, largest = extremes[measurement.column]
     bounds = {answers.value_bound, answers.bound}
@@ -210,10 +201,10 @@ def of_bounds(spec: StudyCreate, extremes: Extremes) -> list[Caution]:
     return cautions
 
 
-def _of_extreme(field: str, value: float, extreme: str) -> Caution:
+def _of_extreme(field: str, value: float, extreme: str) -> wire.Caution:
     message = (
         f"{value!r} is exactly the {extreme} value of the column. A bound that is computed from the records reveals "
         "the record at that end, and no promise covers it. Take a bound from public knowledge; if this one is, "
         "such as 0 for a count, nothing is wrong."
     )
-    return Caution(code="bound_is_extreme", field=field, message=message)
+    return wire.Caution(code="bound_is_extreme", field=field, message=message)

@@ -9,22 +9,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from math import exp, log, sqrt
 from statistics import NormalDist
 
-from blindopt.wire import (
-    ColumnMeasurement,
-    GaussianProjectionRelease,
-    GaussianRelease,
-    GroupsRelease,
-    IdentityRelease,
-    NoAnswerNoise,
-    NoiseLaw,
-    PlanarLaplaceRelease,
-    PoGpUcbRelease,
-    PrivateCells,
-    SoundRelease,
-    Strength,
-    StudyCreate,
-    amount,
-)
+from blindopt import wire
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import Concrete, concrete, failure
 from curator_service.privacy.prices import answers_add_up, exact, group_delta, is_groups
@@ -53,7 +38,7 @@ SIMULATION = (
 
 
 def guarantee(
-    spec: StudyCreate,
+    spec: wire.StudyCreate,
     release: Concrete | None = None,
     *,
     withdrawn: str | None = None,
@@ -73,16 +58,16 @@ def guarantee(
             "The curator makes no new release with it. A vendor keeps a release that it received, so an open study "
             f"continues to answer queries until its owner closes it. It was: {promised}"
         )
-    simulated = public and spec.privacy_unit == "answer" and isinstance(spec.measurement, ColumnMeasurement)
+    simulated = public and spec.privacy_unit == "answer" and isinstance(spec.measurement, wire.ColumnMeasurement)
     label = f"{SIMULATION} " if simulated else ""
     if sandbox:
         label = f"{SANDBOX} For real records the same settings mean: "
     return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
-def whole(spec: StudyCreate, release: Concrete) -> str | None:
+def whole(spec: wire.StudyCreate, release: Concrete) -> str | None:
     """Epsilon of a record with all answers that its cap allows, where groups protect whole records; else None."""
-    return spec.budget.epsilon_per_row if isinstance(release, GroupsRelease) else None
+    return spec.budget.epsilon_per_row if isinstance(release, wire.GroupsRelease) else None
 
 
 def belief(release: Concrete, *, record: str | None = None) -> str | None:
@@ -90,12 +75,14 @@ def belief(release: Concrete, *, record: str | None = None) -> str | None:
 
     ``record``: epsilon of a record with all answers, as ``whole`` returns it.
     """
-    if isinstance(release, IdentityRelease | PoGpUcbRelease):
+    if isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease):
         return None
-    most = surest(amount(record or release.epsilon))
+    most = surest(wire.amount(record or release.epsilon))
     share = "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
     but = ", except for events that delta allows" if failure(release) else ""
-    values = "any two records" if isinstance(release, GroupsRelease) else "two values that differ by the hidden change"
+    values = (
+        "any two records" if isinstance(release, wire.GroupsRelease) else "two values that differ by the hidden change"
+    )
     who = f"someone undecided (50/50) between {values}"
     if record is not None:
         return f"From the release and all answers that the cap on a record allows, {who} becomes {share}."
@@ -107,7 +94,7 @@ def _percent_up(share: float) -> str:
     return exact(_DIGITS.multiply(Decimal(share), 100))
 
 
-def unit_of_privacy(spec: StudyCreate) -> str:
+def unit_of_privacy(spec: wire.StudyCreate) -> str:
     """Whose data the guarantee of a study is about, in words."""
     if not answers_add_up(spec):
         return "One record for its features. For each answer the person behind it, a different person each time."
@@ -121,7 +108,7 @@ def unit_of_privacy(spec: StudyCreate) -> str:
     return "One record: its features, and all answers about it together."
 
 
-def neighbours(spec: StudyCreate, release: Concrete | None = None, left_out: Sequence[str] = ()) -> str:
+def neighbours(spec: wire.StudyCreate, release: Concrete | None = None, left_out: Sequence[str] = ()) -> str:
     """When two datasets are neighbours in a study, in words. The number of records is public.
 
     ``left_out``: the columns of the file whose gaps left rows out.
@@ -132,10 +119,10 @@ def neighbours(spec: StudyCreate, release: Concrete | None = None, left_out: Seq
     ran, whose = release or concrete(spec)[0], "one record"
     if spec.person_column:
         whose = f"each of the records of one person, {spec.rows_per_person} at most,"
-    if isinstance(ran, GroupsRelease):
+    if isinstance(ran, wire.GroupsRelease):
         return f"Two datasets with the same number of records, where {whose.rstrip(',')} is replaced by any other."
     answered = "the value behind its answers is replaced by any other"
-    if isinstance(ran, IdentityRelease | PoGpUcbRelease):
+    if isinstance(ran, wire.IdentityRelease | wire.PoGpUcbRelease):
         return f"Two datasets with the same number of records, where in {whose} {answered}."
     return (
         f"Two datasets with the same number of records, where in {whose} the features move by at most "
@@ -143,7 +130,7 @@ def neighbours(spec: StudyCreate, release: Concrete | None = None, left_out: Seq
     )
 
 
-def _release(release: Concrete, spec: StudyCreate) -> str:
+def _release(release: Concrete, spec: wire.StudyCreate) -> str:
     d, k = len(spec.features), spec.rows_per_person
     whose, differ = "record's", "differ in one record, moved"
     if spec.person_column:
@@ -151,20 +138,20 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
         if k > 1:
             differ = f"differ in the records of one person, {k} at most, each moved"
     match release:
-        case IdentityRelease():
+        case wire.IdentityRelease():
             return "None: the candidates are the records themselves, declared public by their owner."
-        case PoGpUcbRelease():
+        case wire.PoGpUcbRelease():
             return (
                 "As published, and refuted: no differential privacy. "
                 f"{d + 1} known records reconstruct all others if r >= {d}, and r exact linear functionals of every "
                 f"other record if r < {d}."
             )
-        case GroupsRelease():
+        case wire.GroupsRelease():
             replaced = "one record is replaced by any other"
             if spec.person_column:
                 replaced = f"the records of one person, {k} at most, are replaced by any others"
             what, public = "the numbers of records by group", "The groups themselves are public"
-            if isinstance(cells := release.cells, PrivateCells):
+            if isinstance(cells := release.cells, wire.PrivateCells):
                 what = f"the groups' centres (epsilon {cells.epsilon}) and the numbers of records by group together"
                 public = "A record belongs to the nearest centre"
             return (
@@ -172,7 +159,9 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
                 f"outcome, any event is at most e^{release.epsilon} times as probable, whatever an attacker knows. "
                 f"{public}."
             )
-        case GaussianRelease() | GaussianProjectionRelease() | PlanarLaplaceRelease() if delta := failure(release):
+        case wire.GaussianRelease() | wire.GaussianProjectionRelease() | wire.PlanarLaplaceRelease() if (
+            delta := failure(release)
+        ):
             return (
                 f"({release.epsilon}, {delta!r})-differential privacy of each {whose} features: for two "
                 f"datasets that {differ} by at most {release.sensitivity!r} in scaled units, any event is at "
@@ -187,10 +176,10 @@ def _release(release: Concrete, spec: StudyCreate) -> str:
             )
 
 
-def _answers(spec: StudyCreate, release: Concrete | None) -> str:
+def _answers(spec: wire.StudyCreate, release: Concrete | None) -> str:
     """``release``: the release if it has a guarantee of its own, with which answers add up."""
     answers = concrete_answers(spec.answers)
-    if isinstance(answers, NoAnswerNoise):
+    if isinstance(answers, wire.NoAnswerNoise):
         return EXACT_ANSWERS
     if is_groups(spec):
         return _of_groups(spec, answers.epsilon, release)
@@ -202,12 +191,12 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
     if answers.plays == "mean":
         text += " Several measurements of a candidate in one query are released once, as their mean: this holds for "
         text += "all of them." if answers_add_up(spec) else "each of them, as another person's."
-    if not isinstance(spec.measurement, ColumnMeasurement):
+    if not isinstance(spec.measurement, wire.ColumnMeasurement):
         text += " A corrected answer is released again, and its epsilon adds to that of the answer before it."
     if not answers_add_up(spec):
         return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
-    cap = min(caps, key=amount, default=None)  # what bounds the study bounds each record
+    cap = min(caps, key=wire.amount, default=None)  # what bounds the study bounds each record
     whose = "the records of one person" if spec.person_column else "one record"
     if release is not None:
         delta = getattr(release, "delta", None)
@@ -218,7 +207,7 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
     return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
 
 
-def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str:
+def _of_groups(spec: wire.StudyCreate, epsilon: str, release: Concrete | None) -> str:
     """The promise about answers of groups. ``release``: None if that of the numbers of records is withdrawn."""
     whose = "The records of one person use" if spec.person_column else "A record uses"
     text = (
@@ -230,16 +219,16 @@ def _of_groups(spec: StudyCreate, epsilon: str, release: Concrete | None) -> str
     if not caps:
         return f"{text}: the study sets no cap on it."
     added = "" if release is None else ", with the release,"
-    return f"{text}: at most {min(caps, key=amount)}{added} for replacing everything about it."
+    return f"{text}: at most {min(caps, key=wire.amount)}{added} for replacing everything about it."
 
 
 # --- what is not promised -------------------------------------------------------------------------
 
 
-Applies = Callable[[StudyCreate, Concrete], bool]
+Applies = Callable[[wire.StudyCreate, Concrete], bool]
 
 
-def _always(spec: StudyCreate, release: Concrete) -> bool:
+def _always(spec: wire.StudyCreate, release: Concrete) -> bool:
     return True
 
 
@@ -252,10 +241,10 @@ class Gap:
     applies: Applies = _always
     also: tuple[tuple[str, Applies], ...] = ()
     """More sentences, each with the studies that it applies to."""
-    adds: Callable[[StudyCreate], str] = lambda spec: ""
+    adds: Callable[[wire.StudyCreate], str] = lambda spec: ""
     """What a study's own numbers add to it."""
 
-    def sentence(self, spec: StudyCreate, release: Concrete) -> str:
+    def sentence(self, spec: wire.StudyCreate, release: Concrete) -> str:
         """The gap of a study with its heading."""
         more = "".join(f" {says}" for says, applies in self.also if applies(spec, release))
         return f"{self.heading}: {self.says}{more}{self.adds(spec)}"
@@ -267,22 +256,22 @@ class Gap:
 
 
 def _is_sound(release: Concrete) -> bool:
-    return not isinstance(release, IdentityRelease | PoGpUcbRelease)
+    return not isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease)
 
 
-def _of_groups_release(spec: StudyCreate, release: Concrete) -> bool:
-    return isinstance(release, GroupsRelease)
+def _of_groups_release(spec: wire.StudyCreate, release: Concrete) -> bool:
+    return isinstance(release, wire.GroupsRelease)
 
 
-def _published(spec: StudyCreate, release: Concrete) -> bool:
-    return isinstance(release, PoGpUcbRelease)
+def _published(spec: wire.StudyCreate, release: Concrete) -> bool:
+    return isinstance(release, wire.PoGpUcbRelease)
 
 
-def _has_delta(spec: StudyCreate, release: Concrete) -> bool:
+def _has_delta(spec: wire.StudyCreate, release: Concrete) -> bool:
     return bool(failure(release))
 
 
-def _has_caps(spec: StudyCreate, release: Concrete) -> bool:
+def _has_caps(spec: wire.StudyCreate, release: Concrete) -> bool:
     return any(cap is not None for cap in spec.budget.model_dump().values())
 
 
@@ -296,18 +285,18 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Changes larger than the hidden change",
         "a record whose features could differ by more than the hidden change, in scaled units, has weaker protection.",
-        lambda spec, release: _is_sound(release) and not isinstance(release, GroupsRelease),
+        lambda spec, release: _is_sound(release) and not isinstance(release, wire.GroupsRelease),
     ),
     Gap(
         "Outcomes",
         "without an answer mechanism the vendor receives the exact outcome. Measurement noise gives no privacy.",
-        lambda spec, release: isinstance(spec.answers, NoAnswerNoise),
+        lambda spec, release: isinstance(spec.answers, wire.NoAnswerNoise),
     ),
     Gap(
         "Answers about one record",
         "without a cap on epsilon per record they add up without a limit.",
         lambda spec, release: (
-            not isinstance(spec.answers, NoAnswerNoise)
+            not isinstance(spec.answers, wire.NoAnswerNoise)
             and answers_add_up(spec)
             and spec.budget.epsilon_per_row is None
             and spec.budget.epsilon_total is None
@@ -316,7 +305,7 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Answers about one person",
         "each is counted as another person's. If one person is behind several, their epsilons add up.",
-        lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and not answers_add_up(spec),
+        lambda spec, release: not isinstance(spec.answers, wire.NoAnswerNoise) and not answers_add_up(spec),
     ),
     Gap(
         "A person with several records",
@@ -352,7 +341,7 @@ GAPS: tuple[Gap, ...] = (
             ),
             (
                 "With a cap on the dataset, refusals show which candidates of two studies are one record.",
-                lambda spec, release: not is_groups(spec) and not isinstance(spec.answers, NoAnswerNoise),
+                lambda spec, release: not is_groups(spec) and not isinstance(spec.answers, wire.NoAnswerNoise),
             ),
         ),
     ),
@@ -374,7 +363,7 @@ GAPS: tuple[Gap, ...] = (
         "Measuring",
         "the vendor sees how long a measurement takes, that a candidate was not measured, and that an answer was "
         "corrected or taken back. This can depend on the person behind the record.",
-        lambda spec, release: not isinstance(spec.measurement, ColumnMeasurement),
+        lambda spec, release: not isinstance(spec.measurement, wire.ColumnMeasurement),
     ),
     Gap(
         "Decisions of the owner",
@@ -413,7 +402,7 @@ GAPS: tuple[Gap, ...] = (
         also=(
             (
                 "A candidate that was sent stays with the vendor, and the logs stay.",
-                lambda spec, release: not isinstance(release, GroupsRelease),
+                lambda spec, release: not isinstance(release, wire.GroupsRelease),
             ),
             (
                 "If candidates are groups, the curator leaves the record out of their sums, and nothing shows that.",
@@ -438,20 +427,20 @@ GAPS: tuple[Gap, ...] = (
 )
 
 
-def not_protected(spec: StudyCreate, release: Concrete | None = None) -> list[str]:
+def not_protected(spec: wire.StudyCreate, release: Concrete | None = None) -> list[str]:
     """The gaps of a study, in words for every party."""
     ran = release or concrete(spec)[0]
     return [gap.sentence(spec, ran) for gap in GAPS if gap.applies(spec, ran)]
 
 
-def _declared(spec: StudyCreate) -> str:
+def _declared(spec: wire.StudyCreate) -> str:
     """What a person with as many records as the owner declares uses by the release, if they are more than one."""
     k = spec.rows_per_person
-    if k == 1 or not isinstance(spec.release, SoundRelease):
+    if k == 1 or not isinstance(spec.release, wire.SoundRelease):
         return ""
     return (
         f" The owner declares at most {k} records of a person, who uses by the release "
-        f"{of_person(amount(spec.release.epsilon), getattr(spec.release, 'delta', None), k)}."
+        f"{of_person(wire.amount(spec.release.epsilon), getattr(spec.release, 'delta', None), k)}."
     )
 
 
@@ -472,13 +461,17 @@ def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
     )
 
 
-RANGES: tuple[tuple[Decimal, Strength], ...] = ((Decimal(1), "strong"), (Decimal(3), "moderate"), (Decimal(6), "weak"))
+RANGES: tuple[tuple[Decimal, wire.Strength], ...] = (
+    (Decimal(1), "strong"),
+    (Decimal(3), "moderate"),
+    (Decimal(6), "weak"),
+)
 """The largest epsilon of each named range; above all of them it is nearly none."""
 RIGHT = 0.75
 """How often the best guess between two values may be right for them to count as confused: three times in four."""
 
 
-def strength(epsilon: Decimal) -> Strength:
+def strength(epsilon: Decimal) -> wire.Strength:
     """The name of the range that epsilon is in."""
     return next((name for most, name in RANGES if epsilon <= most), "nearly none")
 
@@ -491,7 +484,7 @@ def surest(epsilon: Decimal) -> float:
     return 1 / (1 + exp(-float(epsilon)))
 
 
-def confused_within(law: NoiseLaw, d: int, rows: int = 1) -> float | None:
+def confused_within(law: wire.NoiseLaw, d: int, rows: int = 1) -> float | None:
     """The largest change, in scaled units, between whose two values no guess is right more often than 3 times in 4.
 
     Of someone who began with 1/2, about a record of ``d`` features, or about ``rows`` records of one person that all

@@ -16,18 +16,8 @@ from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
+from blindopt import wire
 from blindopt.values import value
-from blindopt.wire import (
-    Budget,
-    ColumnMeasurement,
-    GroupsRelease,
-    IdentityRelease,
-    NoAnswerNoise,
-    PoGpUcbRelease,
-    PrivateCells,
-    SoundRelease,
-    StudyCreate,
-)
 
 if TYPE_CHECKING:
     from curator_service.privacy.calibration import Concrete
@@ -84,18 +74,18 @@ def exact_sum(first: Decimal, second: Decimal) -> Decimal:
     return EXACT.add(first, second)
 
 
-def answers_add_up(spec: StudyCreate) -> bool:
+def answers_add_up(spec: wire.StudyCreate) -> bool:
     """Whether all answers about a record are about one person, so that what they cost adds up with the release.
 
     Where y is a column, one stored value is behind every answer about its record, whoever the study says they are
     about.
     """
-    return spec.privacy_unit == "row" or isinstance(spec.measurement, ColumnMeasurement)
+    return spec.privacy_unit == "row" or isinstance(spec.measurement, wire.ColumnMeasurement)
 
 
-def is_groups(spec: StudyCreate) -> bool:
+def is_groups(spec: wire.StudyCreate) -> bool:
     """Whether candidates are groups, so that any record may be behind any of them."""
-    return isinstance(spec.release, GroupsRelease)
+    return isinstance(spec.release, wire.GroupsRelease)
 
 
 @value
@@ -119,7 +109,7 @@ class Prices(ABC):
     """Whether any two candidates may be those that cost most, so that a charge depends on all of them."""
 
     @staticmethod
-    def of(spec: StudyCreate) -> "Prices":
+    def of(spec: wire.StudyCreate) -> "Prices":
         """The prices of a draft.
 
         A release of public records costs nothing, because it claims no privacy. A refuted release and an answer without
@@ -129,14 +119,14 @@ class Prices(ABC):
         if is_groups(spec):
             kind = GroupPrices
         release, answers = spec.release, spec.answers
-        cells = release.cells if isinstance(release, GroupsRelease) else None
+        cells = release.cells if isinstance(release, wire.GroupsRelease) else None
         return kind(
-            release=units(release.epsilon) if isinstance(release, SoundRelease) else 0,
-            answer=0 if isinstance(answers, NoAnswerNoise) else units(answers.epsilon),
-            release_bounded=not isinstance(release, PoGpUcbRelease),
-            answers_bounded=not isinstance(answers, NoAnswerNoise),
-            of_means=not isinstance(answers, NoAnswerNoise) and answers.plays == "mean",
-            centres=units(cells.epsilon) if isinstance(cells, PrivateCells) else 0,
+            release=units(release.epsilon) if isinstance(release, wire.SoundRelease) else 0,
+            answer=0 if isinstance(answers, wire.NoAnswerNoise) else units(answers.epsilon),
+            release_bounded=not isinstance(release, wire.PoGpUcbRelease),
+            answers_bounded=not isinstance(answers, wire.NoAnswerNoise),
+            of_means=not isinstance(answers, wire.NoAnswerNoise) and answers.plays == "mean",
+            centres=units(cells.epsilon) if isinstance(cells, wire.PrivateCells) else 0,
         )
 
     def releases(self, plays: int) -> int:
@@ -147,7 +137,7 @@ class Prices(ABC):
         """The cost of a row with ``plays`` measurements in one query."""
         return self.releases(plays) * self.answer
 
-    def within(self, budget: Budget) -> tuple[int | None, int | None]:
+    def within(self, budget: wire.Budget) -> tuple[int | None, int | None]:
         """How many answers the caps allow about the study, and about one row, after the release; None without a cap."""
 
         def fit(cap: str | None) -> list[int]:
@@ -157,7 +147,7 @@ class Prices(ABC):
         of_row = fit(budget.epsilon_per_row) if self.adds_up else []
         return min(of_study, default=None), min(of_study + of_row, default=None)
 
-    def about_one(self, budget: Budget) -> int | None:
+    def about_one(self, budget: wire.Budget) -> int | None:
         """How many answers the caps allow about one row if no other is queried, after the release; None: any number."""
         return self.within(budget)[1]
 
@@ -212,7 +202,7 @@ class GroupPrices(Prices):
         """What the record that loses most has used; that may be one of another group."""
         return self.worst(totals.values())
 
-    def about_one(self, budget: Budget) -> int | None:
+    def about_one(self, budget: wire.Budget) -> int | None:
         of_study, of_row = self.within(budget)
         if budget.epsilon_per_row is None:
             return of_row
@@ -285,15 +275,15 @@ def group_delta(epsilon: Decimal, delta: Decimal, k: int) -> Decimal:
 
 def release_is_unbounded(release: "Concrete", *, public: bool) -> str | None:
     """Why no finite epsilon bounds what a release costs, or None. ``public``: every registration of the file is."""
-    if isinstance(release, PoGpUcbRelease):
+    if isinstance(release, wire.PoGpUcbRelease):
         return "its release by po_gp_ucb is refuted and has no finite epsilon"
-    if isinstance(release, IdentityRelease) and not public:
+    if isinstance(release, wire.IdentityRelease) and not public:
         return "it released the records as they are, and the same file is registered as private too"
     return None
 
 
-def answers_are_unbounded(spec: StudyCreate, *, public: bool) -> str | None:
+def answers_are_unbounded(spec: wire.StudyCreate, *, public: bool) -> str | None:
     """Why no finite epsilon bounds what the answers of a study cost, or None."""
-    if isinstance(spec.answers, NoAnswerNoise) and not public:
+    if isinstance(spec.answers, wire.NoAnswerNoise) and not public:
         return "its answers have no noise and no finite epsilon"
     return None

@@ -10,18 +10,8 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.wire import (
-    Answer,
-    GroupsRelease,
-    LaplaceAnswers,
-    NoisePassport,
-    PrivacyNoise,
-    PrivateCells,
-    RowPlays,
-    StudyCreate,
-    amount,
-)
 from curator_service.privacy.noise import add_integer_laplace
 from curator_service.privacy.noise.lattice import check_finite
 
@@ -31,25 +21,27 @@ LEVELS = 2**30
 """Steps between the centre and either end of the clip."""
 
 
-def numbers_epsilon(release: GroupsRelease) -> Decimal:
+def numbers_epsilon(release: wire.GroupsRelease) -> Decimal:
     """Epsilon of the numbers of records: what private centres leave of the release's."""
     cells = release.cells
-    return amount(release.epsilon) - (amount(cells.epsilon) if isinstance(cells, PrivateCells) else 0)
+    return wire.amount(release.epsilon) - (wire.amount(cells.epsilon) if isinstance(cells, wire.PrivateCells) else 0)
 
 
-def steps(values: Vector, answers: LaplaceAnswers) -> int:
+def steps(values: Vector, answers: wire.LaplaceAnswers) -> int:
     """The sum of ``values`` (m,) about the centre, each clipped to C, in whole steps. Raises NumericalFailure."""
     return int(_in_steps(values, answers).sum())
 
 
-def sums_of_groups(values: Vector, groups: NDArray[np.int64], count: int, answers: LaplaceAnswers) -> NDArray[np.int64]:
+def sums_of_groups(
+    values: Vector, groups: NDArray[np.int64], count: int, answers: wire.LaplaceAnswers
+) -> NDArray[np.int64]:
     """``steps`` of each of ``count`` groups; ``groups`` (m,): the group of each value, below 0 for none."""
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, groups[groups >= 0], _in_steps(values, answers)[groups >= 0])
     return sums
 
 
-def _in_steps(values: Vector, answers: LaplaceAnswers) -> NDArray[np.int64]:
+def _in_steps(values: Vector, answers: wire.LaplaceAnswers) -> NDArray[np.int64]:
     check_finite(values)
     offsets = np.clip(values - answers.centre, -answers.bound, answers.bound)
     rounded: Vector = np.clip(np.rint(offsets / answers.bound * LEVELS), -LEVELS, LEVELS)
@@ -65,14 +57,14 @@ class GroupAnswers:
     or enters it (docs/privacy.md). The number that divides the sum is released already.
     """
 
-    answers: LaplaceAnswers
-    release: GroupsRelease
+    answers: wire.LaplaceAnswers
+    release: wire.GroupsRelease
     rows: int
 
     @classmethod
-    def of(cls, spec: StudyCreate) -> "GroupAnswers":
-        assert isinstance(spec.answers, LaplaceAnswers)
-        assert isinstance(spec.release, GroupsRelease)
+    def of(cls, spec: wire.StudyCreate) -> "GroupAnswers":
+        assert isinstance(spec.answers, wire.LaplaceAnswers)
+        assert isinstance(spec.release, wire.GroupsRelease)
         return cls(spec.answers, spec.release, spec.protected_rows)
 
     @property
@@ -85,9 +77,9 @@ class GroupAnswers:
         return self.answers.centre + self.total(total) / LEVELS * self.answers.bound / divisor(count)
 
     def total(self, total: int) -> int:
-        return add_integer_laplace([total], self.move, amount(self.answers.epsilon))[0]
+        return add_integer_laplace([total], self.move, wire.amount(self.answers.epsilon))[0]
 
-    def passport(self, count: int) -> NoisePassport:
+    def passport(self, count: int) -> wire.NoisePassport:
         """The noise description of an answer, from public values and the released number of records.
 
         The measurement variance bounds what the mean of so few records, and their noisy number, err by: S^2 / count
@@ -97,15 +89,15 @@ class GroupAnswers:
         """
         answers, n, scale = self.answers, divisor(count), self._scale(count)
         bound, spread = answers.bound, answers.noise_bound or answers.bound
-        return NoisePassport(
-            privacy=PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2),
+        return wire.NoisePassport(
+            privacy=wire.PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2),
             clip=(answers.centre - bound, answers.centre + bound),
             measurement_variance=spread**2 / n + self.number_variance(count),
             measurement_variance_known=answers.noise_bound > 0,
         )
 
     def _scale(self, count: int) -> float:
-        return self.rows * 2 * self.answers.bound / float(amount(self.answers.epsilon)) / divisor(count)
+        return self.rows * 2 * self.answers.bound / float(wire.amount(self.answers.epsilon)) / divisor(count)
 
     def variance(self, count: int) -> float:
         """Variance of an answer about the mean of a group with so many records, by noise in the sum and the number."""
@@ -122,22 +114,24 @@ def divisor(count: int) -> int:
     return max(count, 1)
 
 
-def measure_groups(sums: list[int], counts: list[int], request: list[RowPlays], spec: StudyCreate) -> list[Answer]:
+def measure_groups(
+    sums: list[int], counts: list[int], request: list[wire.RowPlays], spec: wire.StudyCreate
+) -> list[wire.Answer]:
     """Private means of the groups of ``request``: one for each play, each a draw of its own.
 
     ``sums``: of each group's outcomes, in steps; ``counts``: their released numbers.
     """
     mechanism = GroupAnswers.of(spec)
-    answers: list[Answer] = []
+    answers: list[wire.Answer] = []
     for item, total, count in zip(request, sums, counts, strict=True):
         answers += [
-            Answer(row=item.row, play=play, y=mechanism.draw(total, count), passport=mechanism.passport(count))
+            wire.Answer(row=item.row, play=play, y=mechanism.draw(total, count), passport=mechanism.passport(count))
             for play in range(1, item.plays + 1)
         ]
     return answers
 
 
-def clipped_mean(values: Vector, answers: LaplaceAnswers) -> float | None:
+def clipped_mean(values: Vector, answers: wire.LaplaceAnswers) -> float | None:
     """The exact mean of clipped y, for the owner alone; None without any."""
     if not len(values):
         return None

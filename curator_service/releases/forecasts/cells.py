@@ -6,25 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
-from blindopt.wire import (
-    AutoRelease,
-    Feature,
-    ForecastCreate,
-    GaussianProjectionRelease,
-    GaussianRelease,
-    GroupsRelease,
-    IdentityRelease,
-    Kernel,
-    LaplaceAnswers,
-    PlanarLaplaceRelease,
-    PoGpUcbRelease,
-    PrivateCells,
-    ReleaseSpec,
-    StudyCreate,
-    amount,
-)
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import GroupAnswers
 from curator_service.privacy.prices import UNITS, exact
@@ -68,44 +52,44 @@ class Cell:
         return mechanism
 
 
-def cells_of(study: StudyCreate, forecast: ForecastCreate) -> list[Cell]:
+def cells_of(study: wire.StudyCreate, forecast: wire.ForecastCreate) -> list[Cell]:
     """Identity first, then each mechanism at each level, in the order of ``forecast`` and without duplicates.
 
     Depends on public values alone. Raises Invalid for a mechanism that does not fit this study.
     """
-    cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity")))]
-    levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
-    if isinstance(study.release, GroupsRelease):
+    cells = [Cell("identity", None, _mechanism(study, wire.IdentityRelease(mechanism="identity")))]
+    levels = {wire.amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
+    if isinstance(study.release, wire.GroupsRelease):
         if forecast.mechanisms != ["auto"]:
             raise Invalid.at("mechanisms", "a study of groups is forecast by itself: leave the mechanisms out")
-        return [*cells, *(_of_groups(study, levels[amount(level)]) for level in dict.fromkeys(forecast.epsilons))]
+        return [*cells, *(_of_groups(study, levels[wire.amount(level)]) for level in dict.fromkeys(forecast.epsilons))]
     for name in dict.fromkeys(forecast.mechanisms):
         index = forecast.mechanisms.index(name)
-        for epsilon in dict.fromkeys(levels[amount(level)] for level in forecast.epsilons):
+        for epsilon in dict.fromkeys(levels[wire.amount(level)] for level in forecast.epsilons):
             if name != "identity":
                 cells.append(_cell(study, name, epsilon, index))
     return cells
 
 
-def whole(study: StudyCreate) -> Decimal:
+def whole(study: wire.StudyCreate) -> Decimal:
     """Epsilon of a record of a study of groups: its cap, or else the release and one answer."""
-    assert isinstance(study.release, GroupsRelease)
-    assert isinstance(study.answers, LaplaceAnswers)
+    assert isinstance(study.release, wire.GroupsRelease)
+    assert isinstance(study.answers, wire.LaplaceAnswers)
     cap = study.budget.epsilon_per_row
-    return amount(study.release.epsilon) + amount(study.answers.epsilon) if cap is None else amount(cap)
+    return wire.amount(study.release.epsilon) + wire.amount(study.answers.epsilon) if cap is None else wire.amount(cap)
 
 
-def _of_groups(study: StudyCreate, epsilon: str) -> Cell:
+def _of_groups(study: wire.StudyCreate, epsilon: str) -> Cell:
     """A study of groups where a record has ``epsilon`` in all, divided as the study divides its own."""
-    release, answers, share = study.release, study.answers, amount(epsilon) / whole(study)
-    assert isinstance(release, GroupsRelease)
-    assert isinstance(answers, LaplaceAnswers)
+    release, answers, share = study.release, study.answers, wire.amount(epsilon) / whole(study)
+    assert isinstance(release, wire.GroupsRelease)
+    assert isinstance(answers, wire.LaplaceAnswers)
 
     def part(of: str) -> str:
-        return exact((amount(of) * share).quantize(Decimal(1) / UNITS, ROUND_FLOOR))
+        return exact((wire.amount(of) * share).quantize(Decimal(1) / UNITS, ROUND_FLOOR))
 
     cells = release.cells
-    if isinstance(cells, PrivateCells):
+    if isinstance(cells, wire.PrivateCells):
         cells = cells.model_copy(update={"epsilon": part(cells.epsilon)})
     release = release.model_copy(update={"epsilon": part(release.epsilon), "cells": cells})
     at = study.model_copy(
@@ -116,8 +100,8 @@ def _of_groups(study: StudyCreate, epsilon: str) -> Cell:
     return Cell("groups", epsilon, groups.Groups.of(at, release), answers=GroupAnswers.of(at))
 
 
-def _cell(study: StudyCreate, name: str, epsilon: str, index: int) -> Cell:
-    by_rule = name == "po_gp_ucb" and not isinstance(study.release, PoGpUcbRelease)
+def _cell(study: wire.StudyCreate, name: str, epsilon: str, index: int) -> Cell:
+    by_rule = name == "po_gp_ucb" and not isinstance(study.release, wire.PoGpUcbRelease)
     try:
         return Cell(name, epsilon, _mechanism(study, _release(study, name, epsilon)), by_rule)
     except Invalid as error:
@@ -125,11 +109,11 @@ def _cell(study: StudyCreate, name: str, epsilon: str, index: int) -> Cell:
         raise Invalid.at(f"mechanisms.{index}", f"{name} cannot be tried for this study: {why}"[:300]) from None
 
 
-def _mechanism(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
+def _mechanism(study: wire.StudyCreate, release: wire.ReleaseSpec) -> Mechanism:
     return choice_of(study.model_copy(update={"release": release})).mechanism
 
 
-def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
+def _release(study: wire.StudyCreate, name: str, epsilon: str) -> wire.ReleaseSpec:
     """The release by mechanism ``name`` at this level, with the study's own Delta, delta and r where it has them."""
     of_study, d = study.release, len(study.features)
     shared: dict[str, Any] = {
@@ -141,29 +125,29 @@ def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
     delta = FAILURE_PROBABILITY if own_delta is None else own_delta
     match name:
         case "auto":  # without a delta it takes pure epsilon-DP alone, as the study would
-            return AutoRelease(delta=own_delta, **shared)
+            return wire.AutoRelease(delta=own_delta, **shared)
         case "planar_laplace":
-            return PlanarLaplaceRelease(
-                delta=own_delta if isinstance(of_study, PlanarLaplaceRelease) else None, **shared
+            return wire.PlanarLaplaceRelease(
+                delta=own_delta if isinstance(of_study, wire.PlanarLaplaceRelease) else None, **shared
             )
         case "gaussian":
-            return GaussianRelease(delta=delta, **shared)
+            return wire.GaussianRelease(delta=delta, **shared)
         case "gaussian_projection":
             if d < PROJECTED_FEATURES_MIN:
                 raise Invalid(f"gaussian_projection is for {PROJECTED_FEATURES_MIN} features or more")
-            r = of_study.r if isinstance(of_study, GaussianProjectionRelease) else PROJECTION_COLUMNS
-            return GaussianProjectionRelease(delta=delta, r=r, **shared)
+            r = of_study.r if isinstance(of_study, wire.GaussianProjectionRelease) else PROJECTION_COLUMNS
+            return wire.GaussianProjectionRelease(delta=delta, r=r, **shared)
         case _:
             r = (
-                of_study.r if isinstance(of_study, PoGpUcbRelease) else 1
+                of_study.r if isinstance(of_study, wire.PoGpUcbRelease) else 1
             )  # by the paper's rule, once the rows are known
-            return PoGpUcbRelease(delta=delta, r=r, acknowledge_refuted=True, **shared)
+            return wire.PoGpUcbRelease(delta=delta, r=r, acknowledge_refuted=True, **shared)
 
 
 _ROWS = 4  # a stream of the seed that the simulation does not use
 
 
-def kernels_of(study: StudyCreate, forecast: ForecastCreate) -> list[Kernel]:
+def kernels_of(study: wire.StudyCreate, forecast: wire.ForecastCreate) -> list[wire.Kernel]:
     """The kernels of a forecast, by increasing length-scale, from public values alone.
 
     On public rows three: the middle one is the study's, or else follows from the declared box. On the records the
@@ -176,7 +160,7 @@ def kernels_of(study: StudyCreate, forecast: ForecastCreate) -> list[Kernel]:
     return [study.kernel]
 
 
-def uniform_rows(features: list[Feature], n: int, seed: int) -> Matrix:
+def uniform_rows(features: list[wire.Feature], n: int, seed: int) -> Matrix:
     """Draw ``n`` raw rows, uniform in the declared box: (n, d). They depend on no record."""
     rng = np.random.default_rng([seed, _ROWS])
     lower, upper = np.array([(feature.lower, feature.upper) for feature in features]).T

@@ -12,22 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import ReleaseImpossible
-from blindopt.wire import (
-    CELLS_MAX,
-    AutoAnswers,
-    CentreCells,
-    Feature,
-    GridCells,
-    GroupsRelease,
-    LaplaceAnswers,
-    NoiseLaw,
-    PrivateCells,
-    Status,
-    StudyCreate,
-    amount,
-)
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, numbers_epsilon
 from curator_service.privacy.noise import OnProgress, add_integer_laplace, ignore_progress, least_epsilon
@@ -41,7 +28,7 @@ RANGE_MIN = 1e-100
 WITHHELD, NO_CANDIDATE = -2, -1
 """What stands for the candidate of a record that was withheld, and of one whose group is none."""
 _BLOCK = 2_048
-Cells = GridCells | CentreCells | PrivateCells
+Cells = wire.GridCells | wire.CentreCells | wire.PrivateCells
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,7 +54,7 @@ class Groups(Mechanism):
     Claims nothing about y, nor about how many records there are in all.
     """
 
-    features: list[Feature]
+    features: list[wire.Feature]
     cells: Cells
     epsilon: Decimal
     """Of the numbers of records."""
@@ -77,7 +64,7 @@ class Groups(Mechanism):
 
     name: ClassVar[str] = "groups"
     version: ClassVar[int] = 1
-    status: ClassVar[Status] = "sound"
+    status: ClassVar[wire.Status] = "sound"
     claim: ClassVar[str] = (
         "epsilon-differential privacy of the numbers of records by group, and of centres that are made from the "
         "records (discrete Laplace noise), for replacing a whole record, or all records of a person."
@@ -85,26 +72,26 @@ class Groups(Mechanism):
     whole_records: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, spec: StudyCreate, release: GroupsRelease) -> "Groups":
+    def of(cls, spec: wire.StudyCreate, release: wire.GroupsRelease) -> "Groups":
         """The mechanism of a study, calibrated to all rows of a person."""
         return cls(spec.features, release.cells, numbers_epsilon(release), release.min_count, spec.protected_rows)
 
     @property
     def number(self) -> int:
-        if isinstance(self.cells, PrivateCells):
+        if isinstance(self.cells, wire.PrivateCells):
             return self.cells.number
-        return prod(self.cells.parts) if isinstance(self.cells, GridCells) else len(self.cells.centres)
+        return prod(self.cells.parts) if isinstance(self.cells, wire.GridCells) else len(self.cells.centres)
 
     @property
     def private(self) -> PrivateCentres | None:
         """What draws the centres from the records, where they are not public."""
-        if not isinstance(self.cells, PrivateCells):
+        if not isinstance(self.cells, wire.PrivateCells):
             return None
-        return PrivateCentres(self.features, self.cells.number, amount(self.cells.epsilon), self.rows)
+        return PrivateCentres(self.features, self.cells.number, wire.amount(self.cells.epsilon), self.rows)
 
-    def noise(self, d: int) -> NoiseLaw:
+    def noise(self, d: int) -> wire.NoiseLaw:
         """The law of Z, which holds the centres that divide the records: no noise."""
-        return NoiseLaw(family="none")
+        return wire.NoiseLaw(family="none")
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Raise ReleaseImpossible: Z has no row for each record."""
@@ -128,7 +115,7 @@ class Groups(Mechanism):
 
         ``centres`` (number, d): those that were drawn, where they are private.
         """
-        if isinstance(self.cells, GridCells):
+        if isinstance(self.cells, wire.GridCells):
             widths = np.array([(f.upper - f.lower) / f.unit for f in self.features])
             shape = np.array(self.cells.parts)
             cell = np.clip(np.floor((x / widths + 0.5) * shape).astype(np.int64), 0, shape - 1)
@@ -151,7 +138,7 @@ class Groups(Mechanism):
         return np.array([(f.lower + f.upper) / 2 for f in self.features]), np.array([f.unit for f in self.features])
 
     def raw_centres(self) -> Matrix:
-        if isinstance(self.cells, CentreCells):
+        if isinstance(self.cells, wire.CentreCells):
             return np.array(self.cells.centres, dtype=float)
         lower, upper = self.bounds()
         middle: Matrix = (lower + upper) / 2
@@ -159,7 +146,7 @@ class Groups(Mechanism):
 
     def bounds(self) -> tuple[Matrix, Matrix]:
         """Lower and upper bounds of each part of a grid (number, d), in raw units."""
-        assert isinstance(self.cells, GridCells)
+        assert isinstance(self.cells, wire.GridCells)
         at = np.stack(np.unravel_index(np.arange(self.number), tuple(self.cells.parts)), axis=1)
         low = np.array([f.lower for f in self.features])
         step = (np.array([f.upper for f in self.features]) - low) / np.array(self.cells.parts)
@@ -196,9 +183,9 @@ class Groups(Mechanism):
         return Divided(offered, [noisy[at] for at in offered], centres[offered], candidates)
 
 
-def faults(spec: StudyCreate) -> list[dict[str, object]]:
+def faults(spec: wire.StudyCreate) -> list[dict[str, object]]:
     """Errors of a draft of groups: what the kind does not take."""
-    if not isinstance(release := spec.release, GroupsRelease):
+    if not isinstance(release := spec.release, wire.GroupsRelease):
         return []
     d, wrong = len(spec.features), []
     if d > FEATURES_MAX:
@@ -230,24 +217,24 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
         wrong.append(("measurement.noise_variance", "groups add no measurement noise: leave it out"))
     if spec.privacy_unit != "row":
         wrong.append(("privacy_unit", "groups protect each record: take row"))
-    if not isinstance(spec.answers, LaplaceAnswers | AutoAnswers):
+    if not isinstance(spec.answers, wire.LaplaceAnswers | wire.AutoAnswers):
         wrong.append(("answers.mechanism", "groups answer with Laplace noise: take laplace"))
-    elif amount(spec.answers.epsilon) < (least := least_epsilon(2 * LEVELS * spec.protected_rows)):
+    elif wire.amount(spec.answers.epsilon) < (least := least_epsilon(2 * LEVELS * spec.protected_rows)):
         wrong.append(("answers.epsilon", f"noise does not fit 64 bits: take {exact(least)} or more"))
     elif spec.answers.plays == "mean":
         wrong.append(("answers.plays", "each measurement of a group is a private mean of its own: take each"))
     return [{"field": field, "message": message} for field, message in wrong]
 
 
-def _cell_faults(cells: Cells, features: list[Feature]) -> list[tuple[str, str]]:
+def _cell_faults(cells: Cells, features: list[wire.Feature]) -> list[tuple[str, str]]:
     d = len(features)
-    if isinstance(cells, PrivateCells):
+    if isinstance(cells, wire.PrivateCells):
         return []
-    if isinstance(cells, GridCells):
+    if isinstance(cells, wire.GridCells):
         if len(cells.parts) != d:
             return [("release.cells.parts", f"a number of parts for each of the {d} features")]
-        if (number := prod(cells.parts)) > CELLS_MAX:
-            what = f"this grid has {number:,} groups, and {CELLS_MAX:,} are allowed: take fewer parts, or centres"
+        if (number := prod(cells.parts)) > wire.CELLS_MAX:
+            what = f"this grid has {number:,} groups, and {wire.CELLS_MAX:,} are allowed: take fewer parts, or centres"
             return [("release.cells.parts", what)]
         return []
     inside = [

@@ -2,18 +2,8 @@
 
 from dataclasses import dataclass
 
+from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.wire import (
-    GaussianProjectionRelease,
-    GaussianRelease,
-    GroupsRelease,
-    IdentityRelease,
-    LocalRelease,
-    PlanarLaplaceRelease,
-    PoGpUcbRelease,
-    StudyCreate,
-    amount,
-)
 from curator_service.datasets.scaling import rounding_of
 from curator_service.privacy.calibration import Concrete, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
@@ -43,37 +33,37 @@ class Choice:
     why: str | None = None
 
 
-def choice_of(study: StudyCreate) -> Choice:
+def choice_of(study: wire.StudyCreate) -> Choice:
     """The mechanism of a study, from public values alone. Raises Invalid if it does not fit the study."""
     spec, why = concrete(study)
     return Choice(mechanism_of(study, spec), why)
 
 
-def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
+def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:
     """The mechanism of a concrete release, calibrated to all rows of a person. Raises Invalid where it does not fit."""
     d, k = len(study.features), study.protected_rows
     match spec:
-        case IdentityRelease():
+        case wire.IdentityRelease():
             return Identity()
-        case GroupsRelease():
+        case wire.GroupsRelease():
             return Groups.of(study, spec)
-        case PoGpUcbRelease():
-            return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
-        case GaussianRelease():
+        case wire.PoGpUcbRelease():
+            return PoGpUcb(wire.amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
+        case wire.GaussianRelease():
             rounding = _rounding(study, spec)
-            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
-        case PlanarLaplaceRelease():
+            return GaussianMechanism(wire.amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
+        case wire.PlanarLaplaceRelease():
             if d > PLANAR_FEATURES_MAX:
                 limit = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
                 raise Invalid.at("release.mechanism", f"{limit} for these {d}")
             rounding = _rounding(study, spec)
-            epsilon = amount(spec.epsilon)
+            epsilon = wire.amount(spec.epsilon)
             return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)
-        case GaussianProjectionRelease():
+        case wire.GaussianProjectionRelease():
             return _projection(study, spec, d)
 
 
-def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> Mechanism:
+def _projection(study: wire.StudyCreate, spec: wire.GaussianProjectionRelease, d: int) -> Mechanism:
     if d < PROJECTED_FEATURES_MIN:
         better = "planar_laplace or gaussian keeps every feature and needs no more noise"
         raise Invalid.at(
@@ -89,20 +79,20 @@ def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> 
             "release.r", f"a projection to r columns needs r smaller than the {d} features: or take gaussian"
         )
     rounding = _rounding(study, spec)
-    mechanism = GaussianProjection(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r, rounding)
+    mechanism = GaussianProjection(wire.amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r, rounding)
     if mechanism.slack(d) > 1e-3 * spec.sensitivity:
         raise _too_small(study)
     return mechanism
 
 
-def _rounding(study: StudyCreate, spec: LocalRelease) -> float:
+def _rounding(study: wire.StudyCreate, spec: wire.LocalRelease) -> float:
     rounding = rounding_of(study.features)
     if rounding > 1e-3 * spec.sensitivity:
         raise _too_small(study)
     return rounding
 
 
-def _too_small(study: StudyCreate) -> Invalid:
+def _too_small(study: wire.StudyCreate) -> Invalid:
     field = field_of_delta(study)
     name = field.rpartition(".")[2].replace("_", " ")
     return Invalid.at(field, f"{name} is too small against the features' ranges for double precision")

@@ -4,19 +4,8 @@ from dataclasses import dataclass
 from math import exp, isclose, sqrt
 from typing import Literal, Self
 
+from blindopt import wire
 from blindopt.errors import ProtocolViolated
-from blindopt.wire import (
-    Answers,
-    AutoAnswers,
-    Kernel,
-    LaplaceAnswers,
-    NoAnswerNoise,
-    NoisePassport,
-    OneBitAnswers,
-    PiecewiseAnswers,
-    PrivateAnswers,
-    amount,
-)
 
 Family = Literal["none", "laplace", "one_bit", "piecewise"]
 BOUNDED_EPSILON_MAX = 20
@@ -44,15 +33,15 @@ class RewardLaw:
     """Whether a reward may be a mean of several people's, which has less noise than this."""
 
     @classmethod
-    def of(cls, answers: Answers, kernel: Kernel) -> Self:
+    def of(cls, answers: wire.Answers, kernel: wire.Kernel) -> Self:
         """Return the law of a study's answers; ``auto`` has the family of the smallest variance, as in the curator.
 
         Raises ProtocolViolated for bounded answers with an epsilon that no curator accepts.
         """
-        if isinstance(answers, NoAnswerNoise):
+        if isinstance(answers, wire.NoAnswerNoise):
             return cls("none", kernel.mean, sqrt(kernel.signal_variance), sqrt(kernel.noise_variance), 0.0, 0.0, None)
-        epsilon, bound = float(amount(answers.epsilon)), answers.bound
-        if isinstance(answers, OneBitAnswers | PiecewiseAnswers) and epsilon > BOUNDED_EPSILON_MAX:
+        epsilon, bound = float(wire.amount(answers.epsilon)), answers.bound
+        if isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers) and epsilon > BOUNDED_EPSILON_MAX:
             raise ProtocolViolated(f"{answers.mechanism} answers with an epsilon above {BOUNDED_EPSILON_MAX}")
         laws = {family: _noise(family, bound, epsilon) for family in _families(answers, epsilon)}
         family = min(laws, key=lambda name: laws[name][1])
@@ -90,7 +79,7 @@ class RewardLaw:
         """c: a bound of E eta^2, R^2 + 8 (B + R)^2 / epsilon^2 with Laplace noise."""
         return self.noise_bound**2 + self.privacy_variance
 
-    def check(self, passport: NoisePassport) -> None:
+    def check(self, passport: wire.NoisePassport) -> None:
         """Raise ProtocolViolated for an answer whose noise is not that of the study, or less for a mean."""
         noise = passport.privacy
         if noise.family != self.family:
@@ -103,15 +92,15 @@ class RewardLaw:
             raise ProtocolViolated(f"the {noise.family} noise of an answer has another scale than the study says")
 
 
-def _families(answers: PrivateAnswers, epsilon: float) -> tuple[Family, ...]:
+def _families(answers: wire.PrivateAnswers, epsilon: float) -> tuple[Family, ...]:
     match answers:
-        case LaplaceAnswers():
+        case wire.LaplaceAnswers():
             return ("laplace",)
-        case OneBitAnswers():
+        case wire.OneBitAnswers():
             return ("one_bit",)
-        case PiecewiseAnswers():
+        case wire.PiecewiseAnswers():
             return ("piecewise",)
-        case AutoAnswers():
+        case wire.AutoAnswers():
             return ("laplace", "one_bit", "piecewise") if epsilon <= BOUNDED_EPSILON_MAX else ("laplace",)
     raise AssertionError("unreachable")
 
