@@ -10,8 +10,6 @@ from blindopt import wire
 from blindopt.errors import StateConflict
 from blindopt.formats.secret_files import save_secret
 
-PLAIN_ABROAD = "answers are not sent over plain http to another machine: its address must be https"
-
 
 def read(path: Path) -> list[wire.LinkFile]:
     """The links in a file; none if there is no file.

@@ -10,7 +10,7 @@ from blindopt import wire
 from modeler_service import console
 from modeler_service.context import open_context
 from modeler_service.integrity import log_checks
-from modeler_service.routes import connections, links, messages, meta, runs
+from modeler_service.routes import links, messages, meta, runs
 from modeler_service.settings import Settings
 from modeler_service.use_cases import links as links_of_modeler
 from modeler_service.use_cases.modeler import Modeler
@@ -52,7 +52,7 @@ def build(settings: Settings) -> FastAPI:
         findings=log_checks.findings,
         delivery=delivery,
         settings=settings,
-        routers=[meta.router, runs.router, connections.router, messages.router, links.router],
+        routers=[meta.router, runs.router, runs.connections, messages.router, links.router],
         limit_of=lambda path, principal: link_bytes if path.startswith(links.PATHS) else settings.body_limit_bytes,
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),

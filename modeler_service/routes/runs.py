@@ -1,4 +1,4 @@
-"""/v1/runs: optimizations and their trials."""
+"""/v1/runs: optimizations and their trials; /v1/connections."""
 
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -26,6 +26,8 @@ from service_kit.web.listings import ListFilterDep, Order, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("runs", prefix="/v1/runs")
+connections = api_router("runs", "vendor")
+"""Trying a curator before a run is started."""
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
 _LARGEST = 2**31
@@ -338,3 +340,12 @@ async def import_observations(
         report = await run_in_threadpool(modeler.check_import, context, run_id, past)
         return Response(report.model_dump_json(), media_type="application/json")
     return RecordedReply(await run_in_threadpool(modeler.observe, context, run_id, past))
+
+
+@connections.post("/v1/connections:test")
+def test_connection(request: Request, access: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
+    """Test whether a run could be started with these settings. Creates and spends nothing: no key is needed.
+
+    Each principal has one test at a time: another gets 503 `busy`.
+    """
+    return modeler.try_connection(access, request.state.principal)

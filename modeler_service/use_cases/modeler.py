@@ -31,6 +31,7 @@ from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
 from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from service_kit.context.context import ServiceContext
+from service_kit.context.exclusive import exclusive
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, new_id
 from service_kit.store.base import moment, stamp, states
@@ -174,12 +175,9 @@ class Modeler:
         One test at a time for each principal, since a curator may block a thread until the timeout. Raises Busy.
         """
         lock = self._connection_locks.setdefault(principal.id, Lock())
-        if not lock.acquire(blocking=False):
-            raise Busy("another connection of yours is being tried: wait for what comes of it", seconds=5)
-        try:
+        refusal = Busy("another connection of yours is being tried: wait for what comes of it", seconds=5)
+        with exclusive(lock, 0, refusal):
             return connections.try_connection(self.context, self._settings, access, principal.actor)
-        finally:
-            lock.release()
 
     def stop(self, request: RequestContext, run_id: str) -> StoredReply:
         """End a run after the query under way, or at once. Durable. Raises StateConflict if it has ended by itself."""

@@ -21,6 +21,7 @@ from curator_service.queries.table import InboxRow, MeasuredQuery, Measurement
 from curator_service.studies.release_cache import ReleasedStudies, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
+from service_kit.context.exclusive import exclusive
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import moment
@@ -321,13 +322,10 @@ class Inbox:
         """
         if not dry_run:
             self._context.idempotency.key_of(request)
-        if not self._importing.acquire(blocking=False):
-            raise Busy("another file is being read, and one is read at a time: try again", seconds=5)
-        try:
+        refusal = Busy("another file is being read, and one is read at a time: try again", seconds=5)
+        with exclusive(self._importing, 0, refusal):
             sheet = spreadsheet.read(body, commas)
             return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet)
-        finally:
-            self._importing.release()
 
     def _import_preview(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
         """What the import of a file would do."""

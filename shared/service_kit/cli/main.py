@@ -91,15 +91,15 @@ def build(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator restore backups/2026-11-21 --secrets elsewhere/secrets
         """
-        from service_kit.cli import restoring
+        from service_kit.cli import backup
 
         with plain_errors():
             settings = program.checked_settings()
             if from_database and not (source or secrets or erased):
-                head, lost = restoring.from_database(program, settings)
+                head, lost = backup.restore_database(program, settings)
                 typer.echo(f"the log goes on after {head.size} records, root {head.root}; {lost} are lost")
             elif source and secrets and not from_database:
-                head = restoring.from_backup(program, settings, source, secrets, erased)
+                head = backup.restore_backup(program, settings, source, secrets, erased)
                 typer.echo(f"restored {head.size} records, root {head.root}")
             else:
                 raise typer.BadParameter("give a folder and --secrets, or --from-database alone", param_hint="SOURCE")

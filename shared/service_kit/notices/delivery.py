@@ -10,6 +10,7 @@ from blindopt import wire
 from blindopt.errors import BlindoptError, Busy
 from service_kit.background import Background
 from service_kit.context.context import ServiceContext
+from service_kit.context.exclusive import exclusive
 from service_kit.context.outbox import Service, body_of, new_notice, view
 from service_kit.notices.receiver import Receiver
 from service_kit.notices.webhooks import Retries
@@ -67,12 +68,9 @@ class NoticeDelivery(Background):
         notice = new_notice(self._service, "test", self._context.clock())
         if self._receiver is None:
             return wire.NoticeTest(id=notice.id, delivered=False, problem=NOWHERE)
-        if not self._testing.acquire(blocking=False):  # each holds a thread until it is delivered or times out
-            raise Busy("another test notice is on its way: try again", seconds=5)
-        try:
+        # One at a time: each holds a thread until it is delivered or times out.
+        with exclusive(self._testing, 0, Busy("another test notice is on its way: try again", seconds=5)):
             problem = self._receiver.send(notice.id, body_of(notice))
-        finally:
-            self._testing.release()
         if problem is None:
             self._context.database.write(store.retry_now)
         return wire.NoticeTest(id=notice.id, delivered=problem is None, problem=problem)
