@@ -21,7 +21,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.settings import NO_NOISE
 from blindopt.optimizer.optimizer import Optimizer
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.measurement.groups import measure_groups
+from curator_service.privacy.measurement.groups import measure_groups, steps
 from curator_service.privacy.measurement.privatize import Measured, release
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
@@ -186,11 +186,31 @@ class Problem:
     answer: Callable[[int], tuple[float, wire.NoisePassport]]
     regret: Callable[[int], float]
 
-    def regrets(self, seed: int, rule: str, steps: int) -> list[float]:
-        """Ask so many candidates, or all, each once; the regret of the recommendation after each ``EVERY`` of them."""
+    def regrets(self, seed: int, rule: str, steps: int, *, by: str | None = None) -> list[float]:
+        """Ask so many candidates, or all, each once; the regret of the recommendation after each ``EVERY`` of them.
+
+        ``by`` names the algorithm that recommends: that of ``rule`` if it is None, else one that gets the same answers.
+        """
         most = min(steps, len(self.z))
+        optimizer = self._optimizer(seed, rule, most)
+        adviser = optimizer if by is None else self._optimizer(seed, by, most)
+        regrets: list[float] = []
+        for step in range(1, steps + 1):
+            if step <= most:
+                row = optimizer.ask()
+                y, passport = self.answer(row)
+                optimizer.tell(row, y, passport=passport)
+                if adviser is not optimizer:
+                    adviser.tell(row, y, passport=passport)
+            if step % EVERY == 0:
+                best = adviser.recommendation()
+                assert best is not None, "there are answers"
+                regrets.append(self.regret(best.row))
+        return regrets
+
+    def _optimizer(self, seed: int, rule: str, most: int) -> Optimizer:
         first = min(EVERY, most - 1)
-        optimizer = Optimizer(
+        return Optimizer(
             self.z,
             study=self.study,
             seed=seed,
@@ -199,29 +219,19 @@ class Problem:
             initial_rows=first,
             repeats="never",
         )
-        regrets: list[float] = []
-        for step in range(1, steps + 1):
-            if step <= most:
-                row = optimizer.ask()
-                y, passport = self.answer(row)
-                optimizer.tell(row, y, passport=passport)
-            if step % EVERY == 0:
-                best = optimizer.recommendation()
-                assert best is not None, "there are answers"
-                regrets.append(self.regret(best.row))
-        return regrets
 
 
 def over_groups(data: Prepared, spec: wire.StudyCreate) -> Problem:
     """Private means of groups whose noisy numbers of records are drawn here."""
     assert isinstance(spec.release, wire.GroupsRelease)
-    numbers = spec.release
+    assert isinstance(spec.answers, wire.LaplaceAnswers)
+    numbers, answers = spec.release, spec.answers
     groups = Groups(data.table.box, numbers.cells, Decimal(numbers.epsilon), numbers.min_count)
     divided = groups.divide(data.rows)
 
     def answer(row: int) -> tuple[float, wire.NoisePassport]:
-        members = data.table.y[divided.candidates == row]
-        (made,) = measure_groups([members], [divided.counts[row]], [wire.RowPlays(row=row)], spec)
+        total = steps(data.table.y[divided.candidates == row], answers)
+        (made,) = measure_groups([total], [divided.counts[row]], [wire.RowPlays(row=row)], spec)
         return made.y, made.passport
 
     z = divided.centres

@@ -1,5 +1,6 @@
 """Assemble all pages in one folder and run the site generator over them."""
 
+import posixpath
 import re
 import shutil
 import subprocess
@@ -13,6 +14,17 @@ from docs.website import command_line, errors, formulas, notebooks, operating, p
 
 ROOT = Path(__file__).parents[2]
 COPIED = (".md", ".svg", ".png", ".py")
+MADE_FROM = {
+    "CHANGELOG.md": "changelog.md",
+    "shared/blindopt/__init__.py": "reference/python.md",
+    "shared/blindopt/wire/base.py": "reference/curator.md#Problem",
+    "shared/blindopt/wire/run.py": "reference/modeler/runs.md#RunCreate",
+    "shared/service_kit/settings.py": "reference/settings.md",
+    "shared/service_kit/web/metrics.py": "reference/metrics.md",
+    "curator_service/__main__.py": "reference/command-line.md",
+    "curator_service/privacy/guarantees.py": "reference/not-protected.md",
+}
+"""Files outside docs/ that pages link to, and the page that the site has in place of each."""
 
 
 def build(target: Path, *, quick: bool = False) -> Path:
@@ -45,7 +57,8 @@ def assemble(pages: Path, *, quick: bool) -> None:
             copy = pages / path.relative_to(ROOT / "docs")
             copy.parent.mkdir(parents=True, exist_ok=True)
             if path.suffix == ".md":
-                copy.write_text(formulas.typeset(path.read_text(encoding="utf-8")), encoding="utf-8")
+                page = in_site(path.read_text(encoding="utf-8"), path.parent.relative_to(ROOT).as_posix())
+                copy.write_text(formulas.typeset(page), encoding="utf-8")
             else:
                 shutil.copyfile(path, copy)
     (pages / "assets").mkdir(parents=True)
@@ -71,6 +84,22 @@ def assemble(pages: Path, *, quick: bool) -> None:
     add_notebooks(pages / "notebooks", executed=not quick)
     for path in (pages / "changelog.md", *(pages / "developers").rglob("*.md")):
         path.write_text(NOT_SEARCHED + path.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def in_site(page: str, folder: str) -> str:
+    """A page of a ``folder`` of docs/ whose links to notebooks and sources lead to the pages that the site has of them.
+
+    >>> in_site("[Settings](../../shared/service_kit/settings.py), [loop](../notebooks/c-own-loop.ipynb)", "docs/howto")
+    '[Settings](../reference/settings.md), [loop](../notebooks/c-own-loop.md)'
+    """
+
+    def replaced(match: re.Match[str]) -> str:
+        source = posixpath.normpath(posixpath.join(folder, match[1]))
+        if source in MADE_FROM:
+            return f"]({posixpath.relpath('docs/' + MADE_FROM[source], folder)})"
+        return re.sub(r"\.ipynb\)$", ".md)", match[0])
+
+    return re.sub(r"\]\(([^)\s]+)\)", replaced, page)
 
 
 def add_notebooks(pages: Path, *, executed: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from curator_service.privacy.guarantees import GAPS
-from docs.website import errors
+from docs.website import build, errors
 from docs.website.tables import plain
 from tests import processes
 from tests.docs.site_checks import faults
@@ -219,3 +219,19 @@ def _exists(path, anchor):
         return not anchor and (ROOT / path).exists()
     headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
     return anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_relative_links_lead_to_files_of_the_repository_and_the_site_has_pages_of_its_own_for_some():
+    """A reader of the folder has no site: a link to a page that only the site has would be dead."""
+    pages = [ROOT / name for name in (*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+    assert {path.name: links for path in pages if (links := _dead(path, path.read_text(encoding="utf-8")))} == {}
+    assert _dead(ROOT / "docs" / "faq.md", "[a](limits.md#b) [c](reference/settings.md)") == ["reference/settings.md"]
+    assert [source for source in build.MADE_FROM if not (ROOT / source).exists()] == []
+    link = "[Settings](../../shared/service_kit/settings.py)"
+    assert build.in_site(link, "docs/howto") == "[Settings](../reference/settings.md)"
+
+
+def _dead(page, text):
+    prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", prose)
+    return [link for link in links if not (page.parent / link).exists()]

@@ -1,5 +1,6 @@
 """What the documents tell a newcomer to run, run as it stands."""
 
+import itertools
 import os
 import re
 import shlex
@@ -31,11 +32,13 @@ def run_commands(document: str, folder: Path, environment: dict[str, str]) -> st
     for line in "".join(block.text for block in run_blocks(document, "bash")).splitlines():
         command, _, target = line.partition(" #")[0].partition(" > ")
         words = [re.sub(r"\$(\w+)", lambda name: environment[name[1]], word) for word in shlex.split(command)]
+        own = environment | dict(word.split("=", 1) for word in itertools.takewhile(_is_setting, words))
+        words = list(itertools.dropwhile(_is_setting, words))
         if words[0] == "export":
             environment.update([words[1].split("=")])
             continue
         module = words[0].replace("blindopt-", "") + "_service"
-        done = processes.run(module, *words[1:], env=environment | _databases(environment, folder), cwd=folder)
+        done = processes.run(module, *words[1:], env=own | _databases(own, folder), cwd=folder)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         if target:
             (folder / target.strip()).write_text(done.stdout)
@@ -46,6 +49,10 @@ def run_commands(document: str, folder: Path, environment: dict[str, str]) -> st
             environment["LOG_KEY"] = done.stdout.strip()
         output += done.stdout
     return output
+
+
+def _is_setting(word: str) -> bool:
+    return re.match(r"[A-Z_]+=", word) is not None
 
 
 def run_python(owner: Owner, study: str, modeler: Service, folder: Path) -> None:
