@@ -103,7 +103,11 @@ def test_the_library_needs_no_server_and_no_database_and_a_vendor_no_noise_libra
     assert _required(wheels["blindopt_services"], "curator") >= SERVERS | NOISE
 
 
-INDEXED = re.compile(r"pip3? (?:install|download)[^\n`#]*?[\s'\"]blindopt(?:-services)?(?=[\['\"\s`=]|$)", re.MULTILINE)
+INDEXED = re.compile(
+    r"pip3? (?:install|download)[^\n`#]*?[\s'\"]blindopt(?:-services)?(?=[\['\"\s`=]|$)"
+    r"|\binstall blindopt(?:-services)?\[",
+    re.MULTILINE,
+)
 """What would install one of our names from an index, where anybody may have registered it."""
 
 
@@ -130,6 +134,7 @@ def test_the_install_command_stands_once_and_nothing_installs_our_names_from_an_
         "pip install blindopt",
         "pip install 'blindopt-services[curator]'",
         "bin/pip install -q blindopt\n",
+        "it needs more: install blindopt-services[metrics]",
     ):
         assert INDEXED.search(control)
     assert not INDEXED.search("pip install ./shared '.[curator]' # blindopt")

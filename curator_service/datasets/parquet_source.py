@@ -29,7 +29,9 @@ def import_arrow() -> None:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError:
-        raise refuse("this curator reads CSV only: install blindopt-services[parquet] for Parquet") from None
+        raise refuse(
+            "this curator reads CSV only: for Parquet, pip install ./shared '.[parquet]' in a checkout"
+        ) from None
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     pa.set_memory_pool(pa.system_memory_pool())  # it gives memory back at once

@@ -17,7 +17,8 @@ from blindopt.errors import Invalid, TuningImpossible
 from curator_service.datasets.scaling import ScaledRows
 
 MISSING = (
-    "this curator has no trainer for logistic regression: install blindopt-services[tuning], or use an http scorer"
+    "this curator has no trainer for logistic regression: in a checkout of blindopt, pip install ./shared '.[tuning]', "
+    "or use an http scorer"
 )
 DISTANCE_MAX = 1e-8
 """The largest distance of trained weights from the minimiser, by their gradient: |w - w*| <= |gradient| / lambda."""

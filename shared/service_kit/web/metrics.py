@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 PATH = "/metrics"
-MISSING = "METRICS needs the package prometheus-client: install blindopt-services[metrics]"
+MISSING = "METRICS needs the package prometheus-client: in a checkout of blindopt, pip install ./shared '.[metrics]'"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 CLASSES = frozenset({1, 2, 3, 4, 5})
 SECONDS = (0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)

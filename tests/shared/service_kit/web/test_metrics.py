@@ -222,5 +222,5 @@ def test_it_is_off_unless_asked_for(curator, modeler):
 
 def test_without_the_library_a_service_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    with pytest.raises(StateConflict, match=r"install blindopt-services\[metrics\]"):
+    with pytest.raises(StateConflict, match=r"pip install ./shared '\.\[metrics\]'"):
         Metrics(tuple)
