@@ -94,14 +94,14 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
 
 
 def test_a_run_goes_on_until_no_row_has_budget(study_of, vendor, curator, run_of):
-    """Rows are people: the third answer about one is over the cap, so it is never queried. Nothing is refused."""
+    """Records are people: the third answer about one is over the cap, so it is never queried. Nothing is refused."""
     opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
     run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=100))
     ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.problem) == ("completed", "exhausted", None)
     assert (ended.trials, ended.declined) == (2 * ARMS, 0)
     assert Counter(trial.row for trial in vendor.export(run.id).trials) == dict.fromkeys(range(ARMS), 2)
-    assert any("rows are people" in warning for warning in ended.warnings)
+    assert any("records are people" in warning for warning in ended.warnings)
 
 
 def test_what_others_have_spent_is_learned_from_refusals_which_cost_nothing(
