@@ -56,9 +56,9 @@ def _erased(db: Connection) -> str:
 
 
 _FORGOTTEN = (
-    "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered "
-    "since are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
-    "Lower its caps by what was spent, yourself."
+    "Studies of that time, and accounts of files of that time, are closed. Files that were registered since are "
+    "forgotten, with what they used: if you register one again, its account starts at 0. Lower its caps by what it "
+    "had used, yourself."
 )
 
 
