@@ -70,9 +70,11 @@ def conclusions(played: Played) -> list[str]:
     assert mild is not None
     price = f"with epsilon {mild} the search finds a place {below[mild]:.0f} % below the best"
     beside = "no better than random places" if below[strict] >= chance[strict] else "better than random places"
+    first = "Privacy has a price" if below[mild] > below[bare] else "Too few runs for a price"
+    second = "More privacy costs more" if below[strict] > below[mild] else "Too few runs for an order"
     return [
-        f"Privacy has a price: {price}, and without privacy one {below[bare]:.0f} % below.",
-        f"More privacy costs more: with epsilon {strict} it is {below[strict]:.0f} % below, {beside}.",
+        f"{first}: {price}, and without privacy one {below[bare]:.0f} % below.",
+        f"{second}: with epsilon {strict} it is {below[strict]:.0f} % below, {beside}.",
         f"Start at epsilon {mild}: nobody gets more than {100 * surest(mild):.0f} % sure of a sale.",
     ]
 

@@ -100,7 +100,7 @@ class PrivacyReports:
         return wire.ReportedStudy(
             id=study_id,
             name=spec.name,
-            verdict=_of_study(view, current.status, worst, preview.verdict),
+            verdict=_of_study(view, current.status, worst, preview.verdict, is_public=bool(dataset.public)),
             processing=spec.processing,
             state=view.state,
             created_at=view.created_at,
@@ -156,11 +156,15 @@ def _verdict(report: wire.PrivacyReport, studies: list[wire.ReportedStudy]) -> s
     return f"Bounded: each {account.unit} has used at most epsilon {account.epsilon}, over {uses} uses."
 
 
-def _of_study(view: wire.StudyOwnerView, status: wire.Status, worst: str | None, attacked: wire.Verdict | None) -> str:
+def _of_study(
+    view: wire.StudyOwnerView, status: wire.Status, worst: str | None, attacked: wire.Verdict | None, *, is_public: bool
+) -> str:
     """The state of the privacy of a study, in one line. ``worst``: epsilon of the record that has used most."""
     if view.opened_at is None:
         return "Not released: no vendor has received anything."
     spec, risk = view.spec, "" if attacked is None else f" Attacks on the release find a {attacked.level} risk."
+    if status != "sound" and is_public:
+        return "Public: the owner declared these records public, and the vendor received them without a guarantee."
     if status != "sound":
         return f"Not protected: the vendor received the features without a guarantee.{risk}"
     if isinstance(spec.answers, wire.NoAnswerNoise):

@@ -130,6 +130,12 @@ def test_what_is_concluded_follows_from_the_figures():
     assert "a place 5 % below the best, and without privacy one 0 % below" in first
     assert second.endswith("it is 40 % below, better than random places.")
     assert third.endswith("more than 73 % sure of a sale.")
+    assert first.startswith("Privacy has a price")
+    by_chance = good | {story.Method(None): [0.3], story.Method("1"): [0.1], story.Method("0.25"): [0.04]}
+    assert [sentence.split(":")[0] for sentence in report.conclusions(_played(by_chance))[:2]] == [
+        "Too few runs for a price",
+        "Too few runs for an order",
+    ]
     useless = good | {story.Method("0.25"): [0.7]}
     assert report.conclusions(_played(useless))[1].endswith("70 % below, no better than random places.")
 

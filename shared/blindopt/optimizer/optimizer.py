@@ -3,7 +3,6 @@
 import math
 import operator
 import secrets
-from numbers import Real
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -129,7 +128,11 @@ class Optimizer:
         """
         if variance is not None and passport is not None:
             raise Invalid("give variance or passport, not both: the passport states the noise")
-        if not isinstance(y, Real) or not math.isfinite(y):
+        try:
+            is_finite = math.isfinite(y)
+        except (TypeError, ValueError, OverflowError):  # no number, an array of several, an integer beyond the doubles
+            is_finite = False
+        if not is_finite:
             raise Invalid("y must be a finite number")
         if variance is not None:
             measured = {"measurement_variance": variance}

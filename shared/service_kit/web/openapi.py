@@ -65,6 +65,8 @@ _DOCS = (
     '<a href="https://github.com/blindopt/blindopt/tree/main/docs">its documentation</a>.'
 )
 _RETRIED = {"409", "429", "502", "503"}
+_making = threading.Lock()
+"""Held while a document is made: the framework publishes its own before ours is whole."""
 
 
 def routes(app: FastAPI) -> list[Route]:
@@ -86,56 +88,60 @@ def routes(app: FastAPI) -> list[Route]:
 
 def document(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
     """The document of an application, made once. ``models`` are added to the schemas that its routes use."""
-    if app.openapi_schema is None:
-        made = FastAPI.openapi(app)
-        schemas = made["components"]["schemas"]
-        for model in models:
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas |= schema.pop("$defs", {})
-            schemas[model.__name__] = schema
-        for name in ("HTTPValidationError", "ValidationError"):
-            schemas.pop(name, None)
-        for name, schema in schemas.items():
-            if name.startswith("Body_"):  # a form
-                for field in schema["properties"].values():
-                    _drop_null(field)
-                    if "contentMediaType" in field:
-                        field["format"] = "binary"  # as older documents, and generators, call a file
-            for field in schema.get("properties", {}).values():
-                _describe_default(field)
-                _discriminate(field, schemas)
-        made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        record = schemas["SharedLogRecord"] = TypeAdapter(Exchange).json_schema() | {"title": "SharedLogRecord"}
-        for name, field in record["properties"].items():
-            field["description"] = _OF_A_RECORD[name]
-        shared = {
-            (route.path_format, method.lower())
-            for route in app.routes
-            if isinstance(route, APIRoute) and _is_shared(route)
-            for method in route.methods or ()
-        }
-        for path, method, operation in _operations(made):
-            _describe_success(operation, schemas)
-            keyed = False
-            for parameter in operation.get("parameters", []):
-                _drop_null(parameter["schema"])
-                if parameter["name"] == "idempotency-key":
-                    keyed = True
-                    parameter["required"] = True  # 400, not 422, where it is missing
-                    parameter["schema"] = _KEY_SCHEMA
-            for content in operation.get("requestBody", {}).get("content", {}).values():
-                _drop_null(content["schema"])
-            closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
-            operation["security"] = [{"token": []}] if closed else []
-            for status, reply in operation["responses"].items():
-                headers = REQUEST_ID | (RETRY_AFTER if status in _RETRIED else {})
-                headers |= REPLAYED if keyed and status.startswith("2") else {}
-                headers |= RECEIPT if (path, method) in shared else {}
-                reply["headers"] = headers | reply.get("headers", {})
-                for content in reply.get("content", {}).values():
-                    _discriminate(content.get("schema", {}), schemas)
-        app.openapi_schema = made
-    return app.openapi_schema
+    with _making:
+        return app.openapi_schema or _made(app, models)
+
+
+def _made(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
+    made = FastAPI.openapi(app)
+    schemas = made["components"]["schemas"]
+    for model in models:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {})
+        schemas[model.__name__] = schema
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for name, schema in schemas.items():
+        if name.startswith("Body_"):  # a form
+            for field in schema["properties"].values():
+                _drop_null(field)
+                if "contentMediaType" in field:
+                    field["format"] = "binary"  # as older documents, and generators, call a file
+        for field in schema.get("properties", {}).values():
+            _describe_default(field)
+            _discriminate(field, schemas)
+    made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    record = schemas["SharedLogRecord"] = TypeAdapter(Exchange).json_schema() | {"title": "SharedLogRecord"}
+    for name, field in record["properties"].items():
+        field["description"] = _OF_A_RECORD[name]
+    shared = {
+        (route.path_format, method.lower())
+        for route in app.routes
+        if isinstance(route, APIRoute) and _is_shared(route)
+        for method in route.methods or ()
+    }
+    for path, method, operation in _operations(made):
+        _describe_success(operation, schemas)
+        keyed = False
+        for parameter in operation.get("parameters", []):
+            _drop_null(parameter["schema"])
+            if parameter["name"] == "idempotency-key":
+                keyed = True
+                parameter["required"] = True  # 400, not 422, where it is missing
+                parameter["schema"] = _KEY_SCHEMA
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            _drop_null(content["schema"])
+        closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
+        operation["security"] = [{"token": []}] if closed else []
+        for status, reply in operation["responses"].items():
+            headers = REQUEST_ID | (RETRY_AFTER if status in _RETRIED else {})
+            headers |= REPLAYED if keyed and status.startswith("2") else {}
+            headers |= RECEIPT if (path, method) in shared else {}
+            reply["headers"] = headers | reply.get("headers", {})
+            for content in reply.get("content", {}).values():
+                _discriminate(content.get("schema", {}), schemas)
+    app.openapi_schema = made
+    return made
 
 
 def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:

@@ -193,6 +193,13 @@ def test_a_report_begins_with_its_verdict_and_what_its_owner_states(curator, stu
     assert whole["verdict"].startswith(("Bounded: each record", "Not bounded: epsilon does not bound"))
 
 
+def test_records_that_the_owner_declared_public_are_not_called_unprotected(curator):
+    bare = STUDY | {"release": {"mechanism": "identity"}, "answers": {"mechanism": "none"}, "budget": {}}
+    study = curator.open(CSV, lambda dataset: wire.StudyCreate(**bare, dataset_id=dataset), public=True)
+    verdict = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]["verdict"]
+    assert verdict.startswith("Public: the owner declared these records public")
+
+
 def test_a_study_of_before_states_nothing(curator):
     (study,) = curator.call("owner", "POST", f"/v1/studies/{curator.study}:report")["report"]["studies"]
     assert set(study["processing"].values()) == {""}

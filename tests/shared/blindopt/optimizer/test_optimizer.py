@@ -149,7 +149,7 @@ def test_what_cannot_be_an_outcome_is_refused():
         for act in (lambda i: optimizer.tell(i, 1.0), optimizer.decline, lambda i: optimizer.posterior([0, i])):
             with pytest.raises(Invalid, match="a whole number from 0 to 59"):
                 act(candidate)
-    for y in (np.nan, np.inf):
+    for y in (np.nan, np.inf, "2.5", None, 10**400, np.zeros(2), 1j):
         with pytest.raises(Invalid, match="y must be a finite number"):
             optimizer.tell(1, y)
     for variance in (-1.0, np.nan):
