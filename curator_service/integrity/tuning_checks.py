@@ -132,7 +132,13 @@ class TuningLogSummary:
             spec = json.loads(row.spec)
             price = row.dataset_id, *Cost.of(spec["wanted"]["epsilon"], "0").texts
             priced[row.id] = price if spec["records"] == records.get(row.dataset_id) else None
-        yield from check_rows("bounds", priced, {n: p for n, p in self._prices.items() if n not in self._tunings})
+        # Version 0.2.0 logged epsilon as it was typed.
+        charged = {
+            name: (dataset, *Cost.of(epsilon, delta).texts)
+            for name, (dataset, epsilon, delta) in self._prices.items()
+            if name not in self._tunings
+        }
+        yield from check_rows("bounds", priced, charged)
 
 
 def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> Iterator[LogBroken]:

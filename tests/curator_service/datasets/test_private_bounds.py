@@ -1,16 +1,18 @@
 """Private bounds over REST: one charge and one draw for a key, whatever crashes; nothing of the records in the log."""
 
 import json
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from blindopt import wire
+from blindopt.errors import LogBroken
 from curator_service.datasets import private_bounds
 from curator_service.privacy.quantiles import Outer
 from service_kit.store import audit_log
+from tests import beside
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 ROWS = 400
@@ -78,6 +80,29 @@ def test_the_log_has_the_charge_and_the_release_and_no_value_of_a_record(curator
     of_both = {"bounds_id": bounds["id"], "dataset_id": dataset}
     assert started["details"] == of_both | {"account": dataset, "epsilon": "40", "delta": "0"}
     assert released["details"] == of_both
+
+
+def test_bounds_whose_epsilon_an_older_log_has_as_it_was_typed_verify(curator, dataset, monkeypatch):
+    """Version 0.2.0 logged "5.0" and charged 5; another price is found in such a log, too."""
+    append = audit_log.append
+
+    def as_typed(db, kind, *, details, **more):
+        typed = {"epsilon": f"{details['epsilon']}.0"} if kind == "bounds.started" else {}
+        return append(db, kind, details=details | typed, **more)
+
+    monkeypatch.setattr(audit_log, "append", as_typed)
+    bounds = find(curator, dataset, BODY | {"epsilon": "5.0"}).json()
+    (started,) = [r for r in log_records(curator) if r["kind"] == "bounds.started"]
+    assert started["details"]["epsilon"] == "5.0"
+    curator.check()
+    change = """UPDATE bounds SET spec = replace(spec, '"epsilon": "{}"', '"epsilon": "{}"')"""
+    with closing(beside.connect(curator.context.database.path)) as db:
+        db.execute(change.format("5.0", "9.0"))
+        db.commit()
+        with pytest.raises(LogBroken, match=f"bounds {bounds['id']} is not what the log says"):
+            curator.check()
+        db.execute(change.format("9.0", "5.0"))
+        db.commit()
 
 
 def test_the_same_request_again_gets_the_same_bytes_for_one_charge(curator, dataset):
