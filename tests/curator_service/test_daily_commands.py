@@ -122,6 +122,8 @@ def test_a_refusal_is_an_error_in_words_and_a_wrong_reason_names_the_right_ones(
     unknown = curator.run_in_process("study", "show", "std_0000000000000000")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("error: ")
+    half = curator.run_in_process("grant", "create", "std_0000000000000000", "--name", "\udcff")
+    assert half.stderr.startswith("error: --name must be text in UTF-8")
     token = tmp_path / "token"
     token.write_text("blindopt_x")
     away = curator.run_in_process("study", "list", "--token-file", str(token), "--url", "http://curator.invalid")

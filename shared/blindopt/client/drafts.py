@@ -50,7 +50,8 @@ def _features(features: Mapping[str, Sequence[float]] | Sequence[wire.Feature]) 
         return features
     for column, values in features.items():
         if isinstance(values, str) or not hasattr(values, "__len__") or len(values) not in (2, 3):
-            raise Invalid(f"features.{column} must be (lower, upper) or (lower, upper, hidden change)")
+            place = faults.place(("features", column))
+            raise Invalid.at(place, "must be (lower, upper) or (lower, upper, hidden change)")
     names = ("lower", "upper", "hidden_change")
     return [{"column": column} | dict(zip(names, values, strict=False)) for column, values in features.items()]
 
@@ -63,9 +64,12 @@ def _release(privacy: Privacy) -> object:
 
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
     """Choices of columns. Raises Invalid for one that cannot be right."""
-    choices: list[str | wire.ColumnChoice] = faults.parse(
-        list[wire.ChosenColumn], json.dumps(plain(columns)), lambda path: f"columns.{path}".removesuffix(".body")
-    )
+
+    def argument(path: str) -> str:
+        return f"columns.{path}".removesuffix(".body")
+
+    asked = json.dumps(plain(columns, argument))
+    choices: list[str | wire.ColumnChoice] = faults.parse(list[wire.ChosenColumn], asked, argument)
     return choices
 
 

@@ -1,7 +1,7 @@
 """What all models on the wire have in common: strict frozen models, pages, labels, problems."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -100,6 +100,10 @@ class Limits(Reply):
 
 _DECIMAL = ("epsilon", "epsilon_per_row", "epsilon_total")
 """Fields that are decimal strings on the wire, and may be numbers in Python."""
+_DEEPEST = 20
+"""Lists and dicts in each other: fewer in every request, and without end in a list that holds itself."""
+_DIGITS_MAX = 300
+"""No field holds a longer number, and Python writes none of more than 4,300."""
 
 
 def parsed(model: type[M], fields: Mapping[str, Any], names: Mapping[str, str] = MappingProxyType({})) -> M:
@@ -112,25 +116,52 @@ def parsed(model: type[M], fields: Mapping[str, Any], names: Mapping[str, str] =
         renamed = next((name for name in names if path == name or path.startswith(f"{name}.")), "")
         return names[renamed] + path.removeprefix(renamed) if renamed else path
 
-    model_: M = faults.parse(model, json.dumps(plain(fields)), argument)
+    model_: M = faults.parse(model, json.dumps(plain(fields, argument)), argument)
     return model_
 
 
-def plain(value: object, name: str = "") -> object:
-    """The JSON of a value, in which an epsilon is a decimal string."""
+def plain(value: object, rename: Callable[[str], str] = str, path: tuple[str | int, ...] = ()) -> object:
+    """The JSON of a value, in which an epsilon is a decimal string.
+
+    Raises Invalid for what JSON cannot hold. ``rename`` returns the argument of a path.
+    """
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
+    if len(path) > _DEEPEST:
+        message = f"has lists or dicts in more than {_DEEPEST} others: check that none holds itself"
+        raise Invalid.at(faults.place(path[:1], rename), message)
     if hasattr(value, "tolist"):  # an array or a number of numpy, which is not imported for this
-        return plain(value.tolist(), name)
+        return plain(value.tolist(), rename, path)
     if isinstance(value, Mapping):
-        return {str(key): plain(item, str(key)) for key, item in value.items()}
+        fields = {str(key): item for key, item in value.items()}
+        return {plain(key, rename, (*path, key)): plain(item, rename, (*path, key)) for key, item in fields.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [plain(item, name.removesuffix("s")) for item in value]
-    if name in _DECIMAL and isinstance(value, int | float) and not isinstance(value, bool):
+        return [plain(item, rename, (*path, number)) for number, item in enumerate(value)]
+    if message := _no_json(value):
+        raise Invalid.at(faults.place(path or ("body",), rename), message)
+    if isinstance(value, int | float) and not isinstance(value, bool) and _is_epsilon(path):
         return decimal(value)
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise Invalid.at(name, f"is of the type {type(value).__name__}: write numbers, texts, lists and dicts")
+    return value
+
+
+def _no_json(value: object) -> str:
+    """Why JSON holds no such text or number, or nothing."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "must be text in UTF-8"
+        return ""
+    if isinstance(value, int):
+        return f"must have at most {_DIGITS_MAX} digits" if abs(value) >= 10**_DIGITS_MAX else ""
+    if value is None or isinstance(value, float):
+        return ""
+    return f"is of the type {type(value).__name__}: write numbers, texts, lists and dicts"
+
+
+def _is_epsilon(path: Sequence[str | int]) -> bool:
+    *_, name = ["", *(step for step in path if isinstance(step, str))]
+    return (name if name in path[-1:] else name.removesuffix("s")) in _DECIMAL
 
 
 def decimal(value: float | str) -> str:

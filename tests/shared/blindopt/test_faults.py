@@ -1,6 +1,7 @@
 """What is wrong with a request is said in words, at a path that its sender wrote."""
 
 import json
+from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
@@ -150,6 +151,9 @@ DATASET = Dataset(None, SimpleNamespace(id="ds_0123456789abcdef"))
 DRAFT = Draft(None, SimpleNamespace(id="std_0123456789abcdef", spec_sha256="0" * 64))
 RELEASED = ReleasedStudy(SimpleNamespace(_post=None), "std_0123456789abcdef")
 IN_PYTHON = {"features": {"age": (0, 100)}, "outcome": "stay", "privacy": 1, "answers": "exact"}
+HALF = "\udcff"  # as the command line has a byte that is no UTF-8
+ENDLESS = []
+ENDLESS.append(ENDLESS)
 
 
 def drafted(**changes):
@@ -171,7 +175,24 @@ CALLS = [
     (drafted(features={"age": (2, 1)}), "features.age: lower must be smaller than upper"),
     (drafted(features={"age": ("a", 1)}), "features.age.lower is text: write a number without quotes"),
     (drafted(features=5), "features is a number: write a list in brackets"),
-    (drafted(features={"age": (0, object())}), "upper is of the type object: write numbers"),
+    (drafted(features={"age": (0, object())}), "features.age.upper is of the type object: write numbers"),
+    (drafted(features={"age": (0, 1), "stay": (Decimal(0), 1)}), "features.stay.lower is of the type Decimal: write"),
+    (drafted(privacy=Decimal(1)), "privacy is of the type Decimal: write numbers"),
+    (drafted(outcome={1}), "outcome is of the type set: write numbers"),
+    (lambda: bo.Optimizer(GRID).tell(0, 1.0, variance=Decimal(1)), "variance is of the type Decimal: write numbers"),
+    (searched(kernel={"kind": {1}}), "kernel.kind is of the type set: write numbers"),
+    (searched(algorithm={"name": {1}}), "algorithm is of the type set: write numbers"),
+    (lambda: columns_of({1}), "columns is of the type set: write numbers"),
+    (lambda: columns_of(["a", {"column": {1}}]), "columns.1.column is of the type set: write numbers"),
+    (drafted(outcome=HALF), "outcome.column must be text in UTF-8"),
+    (drafted(features={HALF: (0, 1)}), r"features.\udcff.column must be text in UTF-8"),
+    (drafted(features={HALF: 1}), r"features.\udcff must be (lower, upper) or (lower, upper, hidden change)"),
+    (drafted(privacy={HALF: 1}), r"privacy.\udcff must be text in UTF-8"),
+    (drafted(features={"age": (0, 10**5_000)}), "features.age.upper must have at most 300 digits"),
+    (drafted(budget={"queries": -(10**5_000)}), "budget.queries must have at most 300 digits"),
+    (drafted(privacy=10**400), "privacy.epsilon must have at most 300 digits"),
+    (drafted(outcome=ENDLESS), "outcome has lists or dicts in more than 20 others: check that none holds itself"),
+    (drafted(privacy={"epsilon": ENDLESS}), "privacy has lists or dicts in more than 20 others: check that none"),
     (drafted(outcome=5), "outcome is a number: write an object in braces"),
     (drafted(direction="maximise"), 'direction must be one of "maximize" or "minimize": did you mean "maximize"?'),
     (drafted(privacy={"epsilo": 1}), 'privacy.epsilo is no field here: did you mean "epsilon"?'),
@@ -193,4 +214,5 @@ def test_a_wrong_argument_is_named_as_it_is_in_python(number):
     with pytest.raises(Invalid) as refused:
         call()
     assert str(refused.value).startswith(message)
+    assert str(refused.value).encode()
     assert not NOT_SAID.search(str(refused.value))
