@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class BoundsSearch:
             return stored
         if refusals:
             raise refusals[0]
-        quantiles, records = self._drawn(bounds_id)
+        quantiles, records = self._drawn(bounds_id, dataset_id)
 
         def effect(db: Connection) -> Effect:
             self._context.audit_trail.check_unchanged(bounds_id, dataset_id)
@@ -115,7 +116,7 @@ class BoundsSearch:
         audit_log.append(db, "bounds.started", actor=actor, now=now, details=details)
         return None
 
-    def _drawn(self, bounds_id: str) -> tuple[str, int]:
+    def _drawn(self, bounds_id: str, dataset_id: str) -> tuple[str, int]:
         """Draw the quantiles of each column, as JSON, from so many records. A draw not stored is shown to nobody."""
 
         def read() -> tuple[Any, list[str], NDArray[np.int64]]:
@@ -124,7 +125,8 @@ class BoundsSearch:
                 columns = store.column_names(store.find(db, store.datasets, row.dataset_id))
                 return row, columns, kept_records(db, self._vault, row.dataset_id)
 
-        row, columns, kept = self._context.database.verified(read)
+        check = partial(self._context.audit_trail.check_unchanged, bounds_id, dataset_id)
+        row, columns, kept = self._context.database.verified(read, check)
         if row.result is not None:
             return str(row.result), len(kept)
         spec = json.loads(row.spec)

@@ -171,7 +171,7 @@ class Releases:
                     raise StorageUnavailable("the service is stopping: nothing was released")
                 task.progress = share
 
-            rows = retry(lambda: self._in_secret_order(spec), lambda: task.is_cancelled)
+            rows = retry(lambda: self._in_secret_order(study_id, spec), lambda: task.is_cancelled)
             mechanism = mechanism_of(spec, current.release)
             draw = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
             report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts)
@@ -309,12 +309,13 @@ class Releases:
             self._log(db, "release.abandoned", actor, study_id=study_id)
             notices.release_ended(db, self._context.outbox, study_id, "draft")
 
-    def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
+    def _in_secret_order(self, study_id: str, spec: wire.StudyCreate) -> ScaledRows:
         def read() -> ScaledRows:
             with self._context.database.read() as db:
                 return records.scaled_rows(db, self._vault, spec)
 
-        rows = self._context.database.verified(read)
+        check = partial(self._context.audit_trail.check_unchanged, study_id, spec.dataset_id)
+        rows = self._context.database.verified(read, check)
         return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
 
 

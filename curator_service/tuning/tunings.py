@@ -2,6 +2,7 @@
 
 import secrets
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,8 @@ class Tunings(Jobs[Reply]):
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         tuning_id = new_id("tun")
-        report = self._plan(self._context.database.verified(lambda: self._job(tuning_id, tuning)))
+        check = partial(self._context.audit_trail.check_unchanged, *_datasets_of(tuning))
+        report = self._plan(self._context.database.verified(lambda: self._job(tuning_id, tuning), check))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
         report = _of_persons(report, dataset.rows_per_person or 1)
@@ -271,9 +273,16 @@ class Tunings(Jobs[Reply]):
             of_record = exact(_EXACT.divide(Decimal(report.epsilon), rows_per_person))
             return self._job(task.id, tuning, (of_record, report.delta))
 
+        def check_unchanged() -> None:
+            with self._context.database.read() as db:
+                tuning = wire.TuningCreate.model_validate_json(store.find(db, tunings, task.id).spec)
+            self._context.audit_trail.check_unchanged(task.id, *_datasets_of(tuning))
+
         database = self._context.database
         try:
-            job = database.foreign_writes.retry(lambda: database.verified(read), lambda: task.is_cancelled)
+            job = database.foreign_writes.retry(
+                lambda: database.verified(read, check_unchanged), lambda: task.is_cancelled
+            )
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
 

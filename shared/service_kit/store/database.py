@@ -187,16 +187,20 @@ class Database:
         finally:
             self._release()
 
-    def verified(self, read: Callable[[], T]) -> T:
+    def verified(self, read: Callable[[], T], check: Callable[[], None]) -> T:
         """What ``read`` returns, of a state that a verification covers: read again if another program wrote meanwhile.
 
-        For work whose effect is committed later: an edit that is taken back before that commit is found by nothing.
-        Not on the event loop's own thread. Raises Verifying.
+        ``check`` raises if the verification found that the rows were changed. For work whose effect is committed later:
+        an edit that is taken back before that commit is found by nothing. Not on the event loop's own thread. Raises
+        Verifying, and as ``check`` does.
         """
         while True:
             self.look()
+            before = self.foreign_writes.count
             self.foreign_writes.check_verified()
-            before, result = self.foreign_writes.count, read()
+            check()
+            result = read()
+            check()  # a later part of the verification may have ended
             self.look()
             if self.foreign_writes.count == before:
                 return result

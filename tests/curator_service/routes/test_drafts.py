@@ -180,7 +180,7 @@ def test_what_was_released_is_never_changed(drafts, verb):
 class FailingReleases(Releases):
     """Fails after the charge, before the draw."""
 
-    def _in_secret_order(self, spec):
+    def _in_secret_order(self, study_id, spec):
         raise OSError("no disk")
 
 

@@ -2,12 +2,14 @@
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
 from blindopt import wire
 from curator_service.tuning.scoring.worker import Ended, Reply
+from curator_service.tuning.tunings import Tunings
+from tests import beside
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 
@@ -99,3 +101,47 @@ def test_the_outcome_of_another_tuning_is_not_taken(tuning_id, in_process, until
     view = in_process.call("owner", "GET", path)
     assert (view["state"], view["result"]) == ("failed", None)
     assert "the outcome of another tuning" in view["problem"]
+
+
+@pytest.mark.parametrize("edits", [True, False])
+def test_a_tuning_is_drawn_from_no_state_that_a_verification_found_changed(edits, in_process, monkeypatch, until):
+    """Its epsilon is changed before the tuning reads it, and taken back after; without edits it is drawn."""
+    jobs, work, writes = [], Tunings._work, in_process.context.database.foreign_writes
+
+    class Noting(FakeWorker):
+        def work(self, job, array=None):
+            jobs.append(job)
+            yield from super().work(job)
+
+    def edit(before, after):
+        change = f"""UPDATE tunings SET report = replace(report, '"epsilon":"{before}"', '"epsilon":"{after}"')"""
+        with closing(beside.connect(in_process.context.database.path)) as db:
+            beside.drop_triggers(db)
+            assert db.execute(change).rowcount == 1
+            db.commit()
+        in_process.context.database.look()
+        until(lambda: writes.are_verified)
+
+    def edited(tunings, task, row):
+        if not edits:
+            return work(tunings, task, row)
+        edit(1, 3)
+        assert in_process.context.audit_trail.findings
+        try:
+            return work(tunings, task, row)
+        finally:
+            edit(3, 1)
+
+    _use(in_process, Noting)
+    case = _case(in_process)
+    monkeypatch.setattr(Tunings, "_work", edited)
+    verification = in_process.app.state.log_verification
+    verification.start()
+    try:
+        path = _started(in_process, case)
+        until(lambda: in_process.call("owner", "GET", path)["state"] != "running")
+    finally:
+        verification.close()
+    view = in_process.call("owner", "GET", path)
+    assert (view["state"], len(jobs)) == (("failed", 0) if edits else ("completed", 1))
+    assert ("differs from the audit log" in (view["problem"] or "")) == edits
