@@ -23,6 +23,8 @@ SMALL_BYTES = 64 << 10
 larger one, no fault says what was sent in place of what is right: to look costs as much as to parse it."""
 _NAMES_SHOWN = 12
 _UNKNOWN = object()
+_OR_TEXT = "or text"
+"""In the schema of a variant: whether text is another variant of its union."""
 _NEEDED = {
     "string": "text in quotes",
     "float": "a number without quotes",
@@ -168,6 +170,8 @@ def _fault(error: Mapping[str, Any], root: Any, sent: Any, rename: Callable[[str
         right = _NEEDED[kind.removesuffix("_type")]
         if "pattern" in schema and kind == "string_type":
             right = _spelled(schema["pattern"]).removeprefix("must be ")
+        if schema.get(_OR_TEXT):
+            right = f"{_NEEDED['string']}, or {right}"
         message = f"must be {right}" if value is _UNKNOWN else f"is {_kind(value)}: write {right}"
     elif kind in _WORDS:
         message = _WORDS[kind].format_map({name: _number(limit) for name, limit in context.items()})
@@ -224,7 +228,8 @@ def _path_of(root: Any, location: Sequence[str | int]) -> tuple[list[str | int],
     schema, fields = _inner(root or {}, references), {}
     for step in location:
         if "choices" in schema:
-            schema = _inner(_variant(schema, str(step)), references)
+            or_text = any(_inner(choice, references).get("type") == "str" for choice in _variants(schema))
+            schema = _inner(_variant(schema, str(step)), references) | {_OR_TEXT: or_text}
             continue
         path.append(step)
         fields = schema.get("fields", {})
@@ -233,6 +238,11 @@ def _path_of(root: Any, location: Sequence[str | int]) -> tuple[list[str | int],
             items = items[step] if isinstance(step, int) and step < len(items) else {}
         schema = _inner(fields.get(step) or items or schema.get("values_schema") or {}, references)
     return path, schema, fields
+
+
+def _variants(union: Mapping[str, Any]) -> Iterable[Any]:
+    choices = union["choices"]
+    return choices.values() if isinstance(choices, Mapping) else ()
 
 
 def _variant(union: Mapping[str, Any], label: str) -> Any:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
+from pydantic import BaseModel
+
 from blindopt import faults, wire
 from blindopt.errors import Invalid
 from blindopt.wire.base import parsed, plain
@@ -32,9 +34,9 @@ def study_of(
         {
             **body,
             "features": _features(features),
-            "measurement": measured,
-            "release": _release(privacy),
-            "answers": {"mechanism": "none"} if answers == "exact" else answers,
+            "measurement": _fields("outcome", measured, "the name of a column"),
+            "release": _fields("privacy", _release(privacy), 'a number, "public"'),
+            "answers": _answers(answers),
         },
         {
             **{f"features.{number}": f"features.{column}" for number, column in enumerate(columns)},
@@ -43,6 +45,13 @@ def study_of(
             "release": "privacy",
         },
     )
+
+
+def _fields(argument: str, value: object, short: str) -> object:
+    """Refuse an argument that is neither fields nor ``short``, which stands for some."""
+    if not isinstance(value, Mapping | BaseModel):
+        raise Invalid.at(argument, f"must be {short} or a dict")
+    return value
 
 
 def _features(features: Mapping[str, Sequence[float]] | Sequence[wire.Feature]) -> Sequence[object]:
@@ -60,6 +69,12 @@ def _release(privacy: Privacy) -> object:
     if privacy == "public":
         return {"mechanism": "identity"}
     return {"epsilon": privacy} if isinstance(privacy, Real | str) else privacy
+
+
+def _answers(answers: object) -> object:
+    if answers is None:  # the request says what to state
+        return None
+    return _fields("answers", {"mechanism": "none"} if answers == "exact" else answers, '"exact"')
 
 
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:

@@ -1,13 +1,14 @@
 """What all models on the wire have in common: strict frozen models, pages, labels, problems."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from blindopt import faults
 from blindopt.errors import Invalid
@@ -51,13 +52,15 @@ DecimalString = Annotated[
 ]
 
 
-def _privacy_parameter(epsilon_text: str) -> str:
-    if not Decimal("0.000001") <= Decimal(epsilon_text) <= 1_000:
+def _privacy_parameter(epsilon_text: object) -> object:
+    """The range first: of a number beyond it, the pattern says only that it is not written as it must be."""
+    is_decimal = isinstance(epsilon_text, str) and re.fullmatch(r"[0-9]{1,400}(\.[0-9]{1,400})?", epsilon_text)
+    if is_decimal and not Decimal("0.000001") <= Decimal(is_decimal[0]) <= 1_000:
         raise ValueError("epsilon must be between 0.000001 and 1000")
     return epsilon_text
 
 
-Epsilon = Annotated[DecimalString, AfterValidator(_privacy_parameter)]
+Epsilon = Annotated[DecimalString, BeforeValidator(_privacy_parameter)]
 
 
 def _cap(epsilon_text: str) -> str:
