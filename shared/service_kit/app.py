@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from blindopt import wire
 from blindopt.version import VERSION
@@ -26,7 +28,7 @@ from service_kit.verification import Findings, LogVerification
 from service_kit.web import audit_routes, openapi, problems, service_routes
 from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
 from service_kit.web.metrics import router as metrics_router
-from service_kit.web.middleware import RateLimit, RequestMiddleware
+from service_kit.web.middleware import HotRoutes, RateLimit, RequestMiddleware
 from service_kit.web.service_routes import DiskSpace, Readiness
 
 log = logging.getLogger("blindopt.start")
@@ -60,14 +62,14 @@ def build(
     ``period_of`` (method, path, principal) returns the seconds that replies are sent at whole multiples of, or None.
     ``monitors`` may read metrics, if the settings enable them; ``jobs`` counts jobs by kind and state, and
     ``gauges`` returns the service's own figures, for the metrics.
-    ``hot`` are routes that match before the documented ones; ``read_by_hand`` are bodies that routes parse themselves,
-    for the OpenAPI document; ``console`` are the pages for users.
+    ``hot`` are routes that match before the documented ones and bypass FastAPI; ``read_by_hand`` are bodies that routes
+    parse themselves, for the OpenAPI document; ``console`` are the pages for users.
     ``findings`` compares the tables with the log. ``delivery`` delivers notices, which the roles ``noticed`` may read;
     the first of them may send a test.
     FastAPI's documentation pages load outside resources, so /docs links the contract.
     """
     key_rotation.settle(context, settings.data_dir / "secrets")
-    app = FastAPI(
+    app = _Application(
         title=title,
         description=description,
         version=VERSION,
@@ -104,7 +106,7 @@ def build(
         log.warning("PASSWORD_HASH is minimal: stored passwords are not protected")
     app.state.notice_delivery = delivery
     problems.install(app)
-    app.add_middleware(
+    around = partial(
         RequestMiddleware,
         context=context,
         principal_rate=RateLimit(settings.rate_per_second, settings.rate_burst),
@@ -114,6 +116,8 @@ def build(
         count=metrics.count_request if metrics is not None else None,
         console=app.state.console,
     )
+    app.add_middleware(around)
+    app.hot = HotRoutes(hot, around)
     app.router.routes.extend(hot)
     readers = tuple(role for role in auditors if role != "modeler")
     included = [
@@ -148,3 +152,12 @@ async def running(
             part.start()
             ends.push_async_callback(run_in_threadpool, part.close)
         yield ends
+
+
+class _Application(FastAPI):
+    """FastAPI's application, which looks at the busiest routes first."""
+
+    hot: HotRoutes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.hot.serve(self, scope, receive, send) or super().__call__(scope, receive, send))

@@ -10,12 +10,14 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
@@ -153,6 +155,28 @@ def mark_inside(scope: Scope, principal: Principal) -> None:
     text: nothing sent gets here. Roles, limits of rate and size, idempotency and the log apply as to any other request.
     """
     scope[_INSIDE] = _Inside(principal)
+
+
+class HotRoutes:
+    """Serves the busiest routes without the framework's layers, a twelfth of an exchange; passes on all others."""
+
+    def __init__(self, routes: Sequence[Route], around: Callable[[ASGIApp], ASGIApp]) -> None:
+        self._routes, self._serve = routes, around(_answer)
+
+    def serve(self, app: object, scope: Scope, receive: Receive, send: Send) -> Awaitable[None] | None:
+        """Serve a request of ``app`` to one of the routes; None for any other."""
+        if scope["type"] == "http" and not scope.get("root_path"):
+            for route in self._routes:
+                match = route.path_regex.match(scope["path"])
+                if match is not None and scope["method"] in (route.methods or ()):
+                    scope.update(app=app, endpoint=route.endpoint, path_params=match.groupdict())
+                    return self._serve(scope, receive, send)
+        return None
+
+
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+    response = await scope["endpoint"](Request(scope, receive, send))
+    await response(scope, receive, send)
 
 
 class _Request:
