@@ -287,14 +287,14 @@ class Budgets:
     ) -> str | BudgetExhausted:
         """Charge a query of ``rows`` (row, plays); when it was, or the refusal for its grant, which is recorded.
 
-        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded.
+        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded. Raises RecordChanged.
         """
-        spec = released.spec
+        spec, file = released.spec, self.of_file(db, released.spec.dataset_id)
         try:
             before, balances = _before(db, study_id, released, rows)
             charges = ledger.charge_answers(spec, before, rows, balances, released.rows_of_person)
             if charges:
-                self._check_answers(db, study_id, released, charges, 1)
+                file.check_answers(study_id, spec, released.id, charges, 1)
         except BudgetExhausted as refusal:
             self.refuse(db, grant.actor, study_id, spec, refusal, rows)
             return refusal_for_grant(db, study_id, grant.id, spec, rows)
@@ -318,7 +318,8 @@ class Budgets:
         self._context.audit_trail.check_unchanged(study_id)
         before, balances = _before(db, study_id, released, rows)
         charges = ledger.charge_corrections(released.spec, before, rows, balances, again, released.rows_of_person)
-        self._check_answers(db, study_id, released, charges, again + 1)
+        file = self.of_file(db, released.spec.dataset_id)
+        file.check_answers(study_id, released.spec, released.id, charges, again + 1)
         details = {**version, "rows": [list(row) for row in rows]}
         self._add(db, actor, study_id, released.spec, "correction", charges, details)
         return text(sum(charge.cost for charge in charges))
@@ -344,12 +345,6 @@ class Budgets:
         details = {"study_id": study_id, **refusal.budget, "rows": shown}
         at = audit_log.append(db, "charge.refused", actor=actor, now=self._context.clock(), details=details).at
         table.add(db, study_id, "refused", [line], at=at, cap=str(refusal.budget["cap"]))
-
-    def _check_answers(
-        self, db: Connection, study_id: str, released: ReleasedStudy, charges: list[Charge], again: int
-    ) -> None:
-        file = self.of_file(db, released.spec.dataset_id)
-        file.check_answers(study_id, released.spec, released.id, charges, again)
 
     def _add(
         self,

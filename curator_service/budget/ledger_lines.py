@@ -49,6 +49,16 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
     return balances
 
 
+def charged_rows(db: Connection, study_id: str, query_id: str, rows: Iterable[int]) -> set[int]:
+    """Those of ``rows`` that a query was charged for when it was asked; not those that were withheld then."""
+    ordered, charged = sorted(set(rows)), set[int]()
+    is_of_query = (ledger.c.query_id == query_id) & (ledger.c.kind == "answers")
+    for start in range(0, len(ordered), _CHUNK):
+        where = (ledger.c.study_id == study_id) & ledger.c.row.in_(ordered[start : start + _CHUNK])
+        charged.update(db.execute(select(ledger.c.row).where(where, is_of_query)).scalars())
+    return charged
+
+
 def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Callable[[], set[int]]) -> Iterator[Ahead]:
     """What a query of these rows, of persons with few others, will read before it is charged."""
     yield stored_replies.ahead_of(grant_id, key)

@@ -2,10 +2,10 @@
 
 A version is begun (which charges every answer that it releases again), drawn, and published, as the answer of a query
 to a column is. A version that a crash leaves begun is drawn at the next start under the same charge, and published
-once; an answer of it whose record was withheld meanwhile is declined. An answer whose measurements did not change is
-copied from the version before, bit for bit. A mean from which a
-measurement was taken back is declined, without a new number and a charge; the mean of what is left is released, and
-charged, when the owner requests it or another value of the item is entered.
+once; an answer of it whose record was withheld meanwhile, or that was not charged, is declined. An answer whose
+measurements did not change is copied from the version before, bit for bit. A mean from which a measurement was taken
+back is declined, without a new number and a charge; the mean of what is left is released, and charged, when the owner
+requests it or another value of the item is entered.
 """
 
 import json
@@ -19,13 +19,15 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, StateConflict
 from curator_service import store
+from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
 from curator_service.privacy.measurement.privatize import draws_nothing, release
 from curator_service.queries import table as inbox_store
 from curator_service.queries.released_units import ReleasedUnits, Unit, measurements_of
 from curator_service.queries.table import AnswerVersion, MeasuredQuery
 from curator_service.salted_digests import reply_salt
-from curator_service.studies.release_cache import ReleasedStudies, withheld_rows
+from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -135,7 +137,7 @@ class AnswerVersions:
         answers = self._published(ReleasedUnits.of(db, query_id, spec, query.version), items)
         samples = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
         answers |= dict(zip(fresh, samples, strict=True))
-        # A unit without an answer is of a record that was withheld before an earlier version was published.
+        # A unit without an answer is of a row that was declined when an earlier version was published.
         answered = [answers[unit] for unit in units if unit in answers]
         return _DrawnVersion(query_id, query.version + 1, answered, [items[index].row for index, _ in fresh])
 
@@ -155,14 +157,14 @@ class AnswerVersions:
     def _publish(self, db: Connection, version: _DrawnVersion) -> None:
         """Store a version with its log record, unless another thread has: no version is published twice.
 
-        A row with an answer that is released anew is declined if its record is withheld, whenever that was measured.
+        A row with an answer that is released anew is declined if ``declined_rows`` has it, whenever that was measured.
         """
         query = inbox_store.query(db, version.query_id)
         if query.lost or query.version != version.version - 1:
             return
         now, released = self._context.clock(), self._studies.of(db, query.study_id)
-        withheld = withheld_rows(db, self._studies.vault, released, version.fresh)
-        answers = [answer for answer in version.answers if answer.row not in withheld]
+        declined = declined_rows(db, self._studies.vault, released, query, version.fresh)
+        answers = [answer for answer in version.answers if answer.row not in declined]
         answered = {answer.row for answer in answers}
         rows = dict.fromkeys(item.row for item in request_of(db, version.query_id))
         reply = wire.QueryReply(
@@ -198,6 +200,17 @@ def check_not_lost(query: MeasuredQuery) -> None:
         raise Erased("the study was erased by its owner: its queries get no more answers")
     if query.lost:
         raise StateConflict(LOST)
+
+
+def declined_rows(
+    db: Connection, vault: Vault, released: Released, query: MeasuredQuery, rows: Collection[int]
+) -> set[int]:
+    """Those of ``rows`` whose record is withheld, or that the query was not charged for: it was withheld then.
+
+    The second whatever the list of withheld records says by now, so that no answer leaves without its charge.
+    """
+    charged = ledger_lines.charged_rows(db, query.study_id, query.query_id, rows)
+    return withheld_rows(db, vault, released, rows) | (set(rows) - charged)
 
 
 def request_of(db: Connection, query_id: str) -> list[wire.RowPlays]:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,14 @@ AT_ONCE = 64
 """The most measurements of a query whose noise is drawn within its transaction; more are drawn in a thread."""
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCharge:
+    """A query that is recorded as begun, and the rows that it was charged for: no others are answered."""
+
+    id: str
+    rows: set[int]
 
 
 class Queries:
@@ -124,7 +133,7 @@ class Queries:
             if is_exact(released.spec) or (pacing is None and sum(item.plays for item in query.rows) <= AT_ONCE):
                 return _or_raise(await write(lambda db: self._answer_at_once(db, caller, study_id, released, query)))
             outcome = await write(lambda db: self.begin(db, caller, study_id, released, query))
-            if not isinstance(outcome, str):
+            if not isinstance(outcome, QueryCharge):
                 return _or_raise(outcome)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
             sample = await asyncio.to_thread(self._sample, released, query)
@@ -136,8 +145,8 @@ class Queries:
 
     def begin(
         self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
-    ) -> StoredReply | BudgetExhausted | str:
-        """Charge a query and record it as begun; return its id, or the stored reply, or the refusal.
+    ) -> StoredReply | BudgetExhausted | QueryCharge:
+        """Charge a query and record it as begun; or the stored reply, or the refusal.
 
         A candidate whose record is withheld is declined for good, so it is charged nothing.
         """
@@ -148,12 +157,12 @@ class Queries:
         self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
         _check_open(store.state_of(db, study_id))
-        key, digest = self._context.idempotency.key_of(caller)
+        (key, digest), requested = self._context.idempotency.key_of(caller), [item.row for item in query.rows]
         if (earlier := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(earlier.request_sha256, digest)
             self._context.audit_trail.check_unanswered(db, caller.principal, key)
-            return str(earlier.id)
-        withheld = withheld_rows(db, self._vault, released, [item.row for item in query.rows])
+            return QueryCharge(earlier.id, ledger_lines.charged_rows(db, study_id, earlier.id, requested))
+        withheld = withheld_rows(db, self._vault, released, requested)
         query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]
         charged = self._budgets.charge_answers(db, caller.principal, study_id, released, rows, query_id)
         if isinstance(charged, BudgetExhausted):
@@ -168,13 +177,13 @@ class Queries:
             request=query.__pydantic_serializer__.to_json(query).decode(),
             created_at=charged,
         )
-        return query_id
+        return QueryCharge(query_id, {row for row, _ in rows})
 
     def _answer_at_once(
         self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
     ) -> StoredReply | Exception:
         outcome = self.begin(db, caller, study_id, released, query)
-        if not isinstance(outcome, str):
+        if not isinstance(outcome, QueryCharge):
             return outcome
         if is_exact(released.spec):
             return self._settle(db, caller, study_id, outcome, released, self._measured(released, query))
@@ -192,7 +201,7 @@ class Queries:
         db: Connection,
         caller: RequestContext,
         study_id: str,
-        query_id: str,
+        charged: QueryCharge,
         released: Released,
         query: wire.QueryRequest,
         answers: list[wire.Answer],
@@ -203,16 +212,16 @@ class Queries:
         _check_open(store.state_of(db, study_id))  # it may have been closed since the charge
         if (withheld := withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
             answers = self._measured(released, query, withheld)
-        return self._settle(db, caller, study_id, query_id, released, answers)
+        return self._settle(db, caller, study_id, charged, released, answers)
 
     def _answer_later(
         self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted:
         """Charge a query and request its measurements, in one transaction."""
-        query_id = self.begin(db, caller, study_id, released, query)
-        if not isinstance(query_id, str):
-            return query_id
-        now = self._context.clock()
+        outcome = self.begin(db, caller, study_id, released, query)
+        if not isinstance(outcome, QueryCharge):
+            return outcome
+        query_id, now = outcome.id, self._context.clock()
         due_at = measurement_entries.ask(db, released.spec, query_id, study_id, caller.principal.id, query.rows, now)
         self._decline_withheld(db, query_id)
         measurements = sum(item.plays for item in query.rows)
@@ -238,16 +247,19 @@ class Queries:
         db: Connection,
         caller: RequestContext,
         study_id: str,
-        query_id: str,
+        charged: QueryCharge,
         released: Released,
         answers: list[wire.Answer],
     ) -> StoredReply:
-        """Store the answer and its log record. A record that is withheld is declined, also if it was charged before."""
+        """Store the answer and its log record. A record that is withheld is declined, also if it was charged before.
+
+        So is a row that was not charged, whatever the list of withheld records says by now.
+        """
         answered = dict.fromkeys(answer.row for answer in answers)
-        declined = withheld_rows(db, self._vault, released, answered)
+        declined = withheld_rows(db, self._vault, released, answered) | (answered.keys() - charged.rows)
         sent = [answer for answer in answers if answer.row not in declined] if declined else answers
         reply = wire.QueryReply(
-            id=query_id,
+            id=charged.id,
             study_id=study_id,
             state="answered",
             created_at=self._context.clock(),

@@ -13,12 +13,12 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted, Busy, Invalid, StateConflict
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
-from curator_service.queries.answer_versions import AnswerVersions, check_not_lost
+from curator_service.queries.answer_versions import AnswerVersions, check_not_lost, declined_rows
 from curator_service.queries.inbox import spreadsheet
 from curator_service.queries.measurement_entries import CURATOR, Act, Author, NewEntry, costs_again, system_of
 from curator_service.queries.released_units import ReleasedUnits
 from curator_service.queries.table import InboxRow, MeasuredQuery, Measurement
-from curator_service.studies.release_cache import ReleasedStudies, withheld_rows
+from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
@@ -178,9 +178,10 @@ class Inbox:
         def effect(db: Connection) -> Effect:
             query = inbox_store.query(db, query_id)
             released, measurements = self._studies.of(db, query.study_id), inbox_store.of_query(db, query_id)
-            withheld = withheld_rows(db, self._vault, released, {measurement.row for measurement in measurements})
+            rows = {measurement.row for measurement in measurements}
+            declined = declined_rows(db, self._vault, released, query, rows)
             held = ReleasedUnits.of(db, query_id, released.spec).held_back()
-            held -= {measurement.position for measurement in measurements if measurement.row in withheld}
+            held -= {measurement.position for measurement in measurements if measurement.row in declined}
             places = {measurement.id: measurement.position for measurement in measurements}
             faults: list[dict[str, object]] = [
                 {"field": f"measurement_ids.{index}", "message": "is no measurement of this query"}
@@ -256,10 +257,11 @@ class Inbox:
         latest = measurement_entries.latest_values(db, query_id, measurements) if act == "correct" else {}
         measurement_entries.check(act, entries, measurements, released.spec, latest)
         pairs = [(entry, measurements[entry.measurement_id]) for entry in entries]
-        if withheld_rows(
-            db, self._vault, released, {measurement.row for entry, measurement in pairs if entry.value is not None}
-        ):
-            raise StateConflict("nothing was stored: a record among these is withheld, so it takes no more values")
+        rows = {measurement.row for entry, measurement in pairs if entry.value is not None}
+        if declined_rows(db, self._vault, released, query, rows):
+            raise StateConflict(
+                "nothing was stored: a record among these is withheld or was when it was asked, so it takes no value"
+            )
         return measurement_entries.append(db, query, pairs, author, self._context.clock())
 
     def fault_of(self, study_id: str, value: float) -> str | None:
@@ -284,7 +286,7 @@ class Inbox:
             if measurement.state in ("open", "answered")
         ]
         released = self._studies.of(db, query.study_id)
-        rows = withheld_rows(db, self._vault, released, {measurement.row for measurement in measurements})
+        rows = declined_rows(db, self._vault, released, query, {measurement.row for measurement in measurements})
         if not query.begun:
             self._decline(
                 db, query, [measurement for measurement in measurements if measurement.row in rows], "declined"

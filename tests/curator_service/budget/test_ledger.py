@@ -38,7 +38,7 @@ from curator_service.integrity import log_checks
 from curator_service.privacy import prices
 from curator_service.privacy.prices import text, units
 from curator_service.queries import queries
-from curator_service.queries.queries import Queries
+from curator_service.queries.queries import Queries, QueryCharge
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from service_kit.context.authentication import Authentication
@@ -675,8 +675,10 @@ class DrawsFirst(Queries):
         answers = self._measured(released, request)
 
         def charge(db):
-            begun = self.begin(db, caller, identity, released, request)
-            return self._settle(db, caller, identity, begun, released, answers) if isinstance(begun, str) else begun
+            charged = self.begin(db, caller, identity, released, request)
+            if not isinstance(charged, QueryCharge):
+                return charged
+            return self._settle(db, caller, identity, charged, released, answers)
 
         outcome = await self._context.database.write_soon(charge)
         if isinstance(outcome, Exception):
@@ -710,11 +712,11 @@ class DrawsAnew(Queries):
 class ForgetsBody(Queries):
     """Answers any query under a key that was charged and not answered."""
 
-    def begin(self, db, caller, *rest):
+    def begin(self, db, caller, identity, released, request):
         begun = store.begun(db, caller.principal.id, caller.key)
         if begun is not None and self._context.idempotency.stored(db, caller) is None:
-            return begun.id
-        return super().begin(db, caller, *rest)
+            return QueryCharge(begun.id, {item.row for item in request.rows})
+        return super().begin(db, caller, identity, released, request)
 
 
 class SilentBudgets(Budgets):

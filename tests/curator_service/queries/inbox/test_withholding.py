@@ -12,6 +12,7 @@ from curator_service.budget import ledger_lines
 from curator_service.privacy.prices import text
 from curator_service.queries import queries
 from curator_service.queries.answer_versions import AnswerVersions
+from curator_service.queries.inbox import inbox
 from curator_service.releases.mechanisms.mechanism import Identity
 from service_kit.store import audit_log
 from tests import beside
@@ -125,6 +126,75 @@ def test_a_record_that_was_charged_before_it_was_withheld_keeps_its_charge(opene
     assert ask(in_process, identity, [row_of[RECORD]], key="cut")["declined"] == [row_of[RECORD]]
     assert used(in_process, identity) == ("1", 1)
     in_process.check()
+
+
+def remove_withheld(curator):
+    """Remove the list of withheld records; nothing notices it before the next verification."""
+
+    def remove(db):
+        beside.drop_triggers(db, "withheld_DELETE")
+        db.exec_driver_sql("DELETE FROM withheld")
+
+    curator.context.database.write(remove)
+
+
+@pytest.mark.parametrize("more", [{"reply_after_ms": 1}, {}], ids=["delayed", "at_once"])
+def test_a_row_that_was_not_charged_is_not_answered_when_it_is_withheld_no_more(more, opened, in_process, monkeypatch):
+    identity, dataset, row_of = opened(answers="laplace", **more)
+    rows = [row_of[RECORD], row_of[1]]
+    withhold(in_process, dataset)
+    with monkeypatch.context() as patch:
+        replace_measuring(patch, lambda *_: 1 / 0)
+        sent = {"rows": [{"row": row, "plays": 1} for row in rows]}
+        path = f"/v1/studies/{identity}/queries"
+        assert in_process.send("modeler", "POST", path, json=sent, key="cut").status_code == 500
+    remove_withheld(in_process)
+    reply = ask(in_process, identity, rows, key="cut")
+    assert (reply["declined"], [answer["row"] for answer in reply["answers"]]) == ([row_of[RECORD]], [row_of[1]])
+    assert used(in_process, identity) == ("1", 1)
+    assert ask(in_process, identity, rows)["declined"] == []  # the control: charged now, so answered
+    assert used(in_process, identity) == ("3", 3)
+
+
+@pytest.mark.parametrize("answers", ["laplace", "mean"])
+def test_a_measurement_that_was_not_charged_takes_no_value_when_it_is_withheld_no_more(answers, opened, in_process):
+    identity, dataset, row_of = opened(source="inbox", answers=answers)
+    withhold(in_process, dataset)
+    query = in_process.ask(identity, [row_of[RECORD], row_of[1]])
+    items = in_process.items(query)
+    remove_withheld(in_process)
+    assert in_process.enter("answer", query, items[:1], 4.0).status_code == 409
+    assert in_process.enter("answer", query, items[1:], 5.0).is_success  # the control: it was charged
+    reply = in_process.reply(identity, query)
+    assert (reply.declined, [answer.row for answer in reply.answers]) == ([row_of[RECORD]], [row_of[1]])
+    assert used(in_process, identity) == ("1", 1)
+
+
+def test_a_value_that_was_not_charged_does_not_leave_when_it_was_entered_all_the_same(opened, in_process, monkeypatch):
+    identity, dataset, row_of = opened(source="inbox", answers="laplace")
+    withhold(in_process, dataset)
+    query = in_process.ask(identity, [row_of[RECORD], row_of[1]])
+    remove_withheld(in_process)
+    with monkeypatch.context() as patch:
+        patch.setattr(inbox, "declined_rows", lambda *_: set())
+        assert in_process.enter("answer", query, in_process.items(query), 4.0, 5.0).is_success
+    reply = in_process.reply(identity, query)
+    assert (reply.declined, [answer.row for answer in reply.answers]) == ([row_of[RECORD]], [row_of[1]])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_query_of_withheld_records_alone_is_refused_where_a_verification_found_their_list_changed(
+    source, opened, in_process
+):
+    identity, dataset, row_of = opened(source=source, answers="laplace")
+    withhold(in_process, dataset)
+    trail = in_process.context.audit_trail
+    trail.replace_findings("first", [LogBroken("the withheld records are not those of the log", about=dataset)])
+    sent, path = {"rows": [{"row": row_of[RECORD], "plays": 1}]}, f"/v1/studies/{identity}/queries"
+    refused = in_process.send("modeler", "POST", path, json=sent)
+    assert refused.json()["code"] == "record_changed"
+    trail.replace_findings("first", [])
+    assert ask(in_process, identity, [row_of[RECORD]])["state"] == ("answered" if source == "column" else "pending")
 
 
 def test_a_number_that_was_drawn_before_a_record_was_withheld_does_not_leave_after_it(opened, in_process, monkeypatch):
@@ -267,12 +337,7 @@ def test_a_withheld_record_that_was_removed_from_the_table_is_seen(opened, in_pr
     _, dataset, _ = opened()
     withhold(in_process, dataset)
     in_process.check()
-
-    def remove(db):
-        beside.drop_triggers(db, "withheld_DELETE")
-        db.exec_driver_sql("DELETE FROM withheld")
-
-    in_process.context.database.write(remove)
+    remove_withheld(in_process)
     with pytest.raises(LogBroken, match="withheld"):
         in_process.check()
 
