@@ -134,16 +134,16 @@ class Curator:
         return wire.JobList(jobs=jobs)
 
     def recover(self) -> float | None:
-        """End what a crash or a shutdown interrupted; the seconds after which to try again what could not be stored.
+        """End what a crash or a shutdown interrupted; the seconds after which to try again what could not be ended.
 
-        Once the log is verified: what is interrupted is what the tables say.
+        Once the log is verified: what is interrupted is what the tables say. A row that a finding names stays until a
+        verification finds that the edit was taken back.
         """
         try:
-            for part in (self.releases, self.forecasts, self.tunings):
-                part.recover()
+            have_ended = [part.recover() for part in (self.releases, self.forecasts, self.tunings)]
         except (BlindoptError, StoreFault):
             return _AGAIN_SECONDS
-        return None
+        return None if all(have_ended) else _AGAIN_SECONDS
 
     def start(self) -> None:
         """Start background work, on the running event loop."""

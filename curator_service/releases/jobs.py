@@ -3,7 +3,6 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, ClassVar, Generic
 
 from blindopt.errors import BlindoptError, RecordChanged, StateConflict
@@ -39,17 +38,25 @@ class Jobs(ABC, Generic[ReplyT]):
         with context.database.read() as db:
             self._interrupted = jobs.running(db, self._table)
 
-    def recover(self) -> None:
-        """End the jobs that did not run any more when the service started. Raises Verifying."""
-        if self._interrupted:
-            self._context.database.write(self._recover)
-            self._interrupted = []
+    def recover(self) -> bool:
+        """End the jobs that did not run any more when the service started; False while a finding names one of them.
 
-    def _recover(self, db: Connection) -> None:
+        Raises Verifying.
+        """
+        if self._interrupted:
+            self._interrupted = self._context.database.write(self._recover)
+        return not self._interrupted
+
+    def _recover(self, db: Connection) -> list[str]:
+        """End them; those that stay."""
+        refused = []
         for job_id in self._interrupted:
-            with suppress(RecordChanged):  # somebody else made it one that runs
+            try:
                 self._context.audit_trail.check_unchanged(job_id)
                 self._settle(db, job_id, state="failed", problem=self.stopped)
+            except RecordChanged:  # somebody else may have made it one that runs
+                refused.append(job_id)
+        return refused
 
     # --- for subclasses -----------------------------------------------------------------------------
 

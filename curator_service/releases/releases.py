@@ -14,6 +14,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import (
     BlindoptError,
     BudgetExhausted,
+    NotFound,
     RecordChanged,
     StateConflict,
     StillRunning,
@@ -77,18 +78,27 @@ class Releases:
         with context.database.read() as db:
             self._interrupted = [row.id for row in store.releasing(db)]
 
-    def recover(self) -> None:
-        """Make drafts of the studies whose release had not ended when the service started. Raises Verifying."""
-        if self._interrupted:
-            self._context.database.write(self._recover)
-            self._interrupted = []
+    def recover(self) -> bool:
+        """Make drafts of the studies whose release had not ended when the service started.
 
-    def _recover(self, db: Connection) -> None:
+        False while a finding names one of them. Raises Verifying.
+        """
+        if self._interrupted:
+            self._interrupted = self._context.database.write(self._recover)
+        return not self._interrupted
+
+    def _recover(self, db: Connection) -> list[str]:
+        """Make drafts of them; those that stay."""
+        refused = []
         for study_id in self._interrupted:
             if self._draws.find(study_id) is None:  # it was not begun again
-                with suppress(RecordChanged):  # somebody else made it one that is being released
+                try:
                     self._context.audit_trail.check_unchanged(study_id)
-                    self._abandon(db, study_id, "curator", ENDED)
+                    with suppress(NotFound):  # a draft, which its owner has deleted since
+                        self._abandon(db, study_id, "curator", ENDED)
+                except RecordChanged:  # somebody else may have made it one that is being released
+                    refused.append(study_id)
+        return refused
 
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
         audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)

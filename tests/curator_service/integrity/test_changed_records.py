@@ -13,13 +13,14 @@ from blindopt import wire
 from blindopt.errors import RecordChanged
 from curator_service import store
 from curator_service.integrity import log_checks
+from curator_service.releases.releases import Releases
 from service_kit.cli import users
 from service_kit.store import tokens
 from service_kit.store import users as stored_users
 from service_kit.store.database import Database
 from service_kit.verification import LogVerification
 from tests import beside
-from tests.curator_service.budget.file_of_records import FileOfRecords
+from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_steps import replace_measuring
@@ -258,6 +259,41 @@ def test_what_an_edit_made_look_interrupted_is_not_ended_at_the_start(copy):
     assert any("is releasing, and the log does not say so" in finding for finding in copy.findings())
     with copy.curator.context.database.read() as db:
         assert store.find(db, store.studies, copy.names["open"]).state == "releasing"
+
+
+def test_a_release_that_a_crash_interrupted_is_ended_once_an_edit_of_its_study_is_taken_back(copy, monkeypatch, until):
+    """And a draft that an edit made look interrupted may be deleted: its study is ended by nothing."""
+
+    def killed(*_):
+        raise OSError
+
+    def state(name):
+        return copy.curator.call("owner", "GET", f"/v1/studies/{copy.names[name]}")["state"]
+
+    copy.open()
+    dataset = copy.curator.call("owner", "GET", "/v1/datasets")["datasets"][0]["id"]
+    for name in ("draft", "other"):
+        copy.names[name] = copy.curator.call("owner", "POST", "/v1/studies", json=spec_of(dataset))["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Releases, "_in_secret_order", killed)
+        patch.setattr(Releases, "_abandon", lambda *_, **more: None)
+        assert copy.curator.send("owner", "POST", f"/v1/studies/{copy.names['draft']}:release").status_code == 500
+    copy.close()
+    rename = """UPDATE studies SET spec = replace(spec, '"name":"{}"', '"name":"{}"')
+        WHERE id IN ('{{draft}}', '{{other}}')"""
+    copy.edit(rename.format("study", "another"))
+    copy.edit("UPDATE studies SET state = 'releasing' WHERE id = '{other}'")
+    copy.open()
+    assert copy.curator.curator.recover() is not None
+    assert (state("draft"), copy.count("release.abandoned")) == ("releasing", 0)
+    copy.edit(rename.format("another", "study"))
+    copy.edit("UPDATE studies SET state = 'draft' WHERE id = '{other}'")
+    copy.curator.context.database.look()
+    until(lambda: copy.curator.context.database.foreign_writes.are_verified)
+    assert copy.curator.send("owner", "POST", f"/v1/studies/{copy.names['other']}:delete").is_success
+    until(lambda: copy.curator.curator.recover() is None)
+    assert (state("draft"), copy.count("release.abandoned")) == ("draft", 1)
+    assert copy.findings() == {}
 
 
 CHANGED = "UPDATE replies SET body = CAST(replace(body, '\"y\":', '\"y\":1') AS BLOB)"

@@ -65,6 +65,16 @@ def _started(in_process, case):
     return f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
 
 
+def _edit(in_process, before, after):
+    """Change the epsilon in the report of a tuning, as another program would."""
+    change = f"""UPDATE tunings SET report = replace(report, '"epsilon":"{before}"', '"epsilon":"{after}"')"""
+    with closing(beside.connect(in_process.context.database.path)) as db:
+        beside.drop_triggers(db)
+        assert db.execute(change).rowcount == 1
+        db.commit()
+    in_process.context.database.look()
+
+
 @pytest.mark.parametrize("role", ["training", "validation"])
 def test_a_tuning_that_runs_while_a_record_is_withheld_shows_no_result(role, in_process, until):
     reads, goes_on = threading.Event(), threading.Event()
@@ -114,12 +124,7 @@ def test_a_tuning_is_drawn_from_no_state_that_a_verification_found_changed(edits
             yield from super().work(job)
 
     def edit(before, after):
-        change = f"""UPDATE tunings SET report = replace(report, '"epsilon":"{before}"', '"epsilon":"{after}"')"""
-        with closing(beside.connect(in_process.context.database.path)) as db:
-            beside.drop_triggers(db)
-            assert db.execute(change).rowcount == 1
-            db.commit()
-        in_process.context.database.look()
+        _edit(in_process, before, after)
         until(lambda: writes.are_verified)
 
     def edited(tunings, task, row):
@@ -145,3 +150,27 @@ def test_a_tuning_is_drawn_from_no_state_that_a_verification_found_changed(edits
     view = in_process.call("owner", "GET", path)
     assert (view["state"], len(jobs)) == (("failed", 0) if edits else ("completed", 1))
     assert ("differs from the audit log" in (view["problem"] or "")) == edits
+
+
+def test_a_tuning_that_a_shutdown_interrupted_is_ended_once_an_edit_of_it_is_taken_back(
+    in_process, monkeypatch, tmp_path, until
+):
+    monkeypatch.setattr(Tunings, "_run", lambda tunings, task: None)
+    path = _started(in_process, _case(in_process))
+    _edit(in_process, 1, 3)
+    in_process.curator.close()
+    again = InProcessCurator(tmp_path, recovers=False)
+    verification = again.app.state.log_verification
+    verification.start()
+    try:
+        assert again.curator.recover() is not None
+        assert again.call("owner", "GET", path)["state"] == "running"
+        _edit(again, 3, 1)
+        until(lambda: again.curator.recover() is None)
+        view = again.call("owner", "GET", path)
+        assert (view["state"], view["problem"]) == ("failed", Tunings.stopped)
+        again.check()
+    finally:
+        verification.close()
+        again.curator.close()
+        again.close()

@@ -449,12 +449,12 @@ def _break_curator(gun: Gun) -> None:
     def forgiving(recover: Callable[..., Any]) -> Callable[..., Any]:
         """A tuning that a kill interrupted is run again, under the charge that it has."""
 
-        def recovers(self: Any, db: Any) -> None:
+        def recovers(self: Any, db: Any) -> Any:
             if not gun.broken("tuned again"):
-                recover(self, db)
-                return
+                return recover(self, db)
             for identity in jobs.running(db, self._table):
                 self._submit(identity)
+            return []
 
         return recovers
 
