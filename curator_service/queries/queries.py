@@ -79,6 +79,7 @@ class Queries:
         self._periods: dict[tuple[str, int], float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
         self._waits: Counter[str] = Counter()
+        self._reading = asyncio.Lock()
 
     def study(self, principal: Principal, study_id: str) -> wire.StudyView:
         """The study as a modeler may see it. Raises StudyNotOpen before the release."""
@@ -114,6 +115,8 @@ class Queries:
         reply nor the log reveals how long the draw took. Where people or a system measure, the charge and a pending
         reply are one transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
+        self._context.idempotency.key_of(caller)
+        await self._read(study_id)
         released = self._check(caller, study_id, query)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
@@ -341,6 +344,17 @@ class Queries:
         with self._context.database.read() as db:
             self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
             return inbox_store.versions_after(db, principal.id, after, limit=limit)
+
+    async def _read(self, study_id: str) -> None:
+        """Read a study that is not cached in a thread, one at a time: to add up outcomes of groups may take long."""
+
+        def read() -> None:
+            with self._context.database.read() as db:
+                self._studies.of(db, study_id)
+
+        if self._studies.cached(study_id, self._context.database.foreign_writes.count) is None:
+            async with self._reading:  # others wait without a thread, and find it in the cache
+                await asyncio.to_thread(read)
 
     def _check(self, caller: RequestContext, study_id: str, query: wire.QueryRequest) -> Released:
         """The released study, if the request fits its public limits; nothing is written."""

@@ -1,7 +1,10 @@
 """Studies of groups over REST: what a vendor gets, what it costs, and what is refused."""
 
+import asyncio
 import io
 import itertools
+import secrets
+import threading
 from dataclasses import replace
 from decimal import Decimal
 from typing import ClassVar
@@ -10,10 +13,13 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from curator_service.privacy.measurement import groups as of_answers
 from curator_service.releases import groups
 from curator_service.releases.mechanisms import groups as of_release
 from curator_service.releases.mechanisms import private_centres
+from curator_service.studies import release_cache
+from service_kit.context.request import RequestContext
 from tests.builders import a_study, group_release
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_noise import replace_integer_laplace
@@ -191,6 +197,34 @@ def test_a_query_of_a_group_reads_no_record_but_those_withheld(curator, exact, m
     assert Counted.reads == [1, 1]
     counted.values_of(counted.members(0))  # the control: what a sum over the group reads
     assert Counted.reads[2:] == [8]
+
+
+def test_sums_that_are_not_cached_are_added_up_once_beside_the_requests_that_need_them(curator, study, monkeypatch):
+    queries, released, right = curator.curator.queries, curator.curator.released, release_cache.sums_of_groups
+    threads, may_go_on = [], threading.Event()
+
+    def add_up(*parts):
+        threads.append(threading.get_ident())
+        if threads[-1] != threading.main_thread().ident:
+            may_go_on.wait()
+        return right(*parts)
+
+    async def ask_twice():
+        body = wire.QueryRequest(rows=[wire.RowPlays(row=0)])
+        path = f"/v1/studies/{study}/queries"
+        callers = [RequestContext(grant, secrets.token_hex(16), "POST", path, key, sha256(b"")) for key in ("a", "b")]
+        asked = [asyncio.create_task(queries.ask(caller, study, body)) for caller in callers]
+        await asyncio.sleep(0)  # both have begun, and nothing has been read
+        may_go_on.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    grant = curator.context.authentication.authenticate(f"Bearer {curator.tokens['modeler']}")
+    released._cache.clear()
+    monkeypatch.setattr(release_cache, "sums_of_groups", add_up)
+    replies = asyncio.run(ask_twice())
+    assert {reply.status for reply in replies} == {201, 403}  # epsilon for one answer
+    assert len(threads) == 1
+    assert threading.main_thread().ident not in threads
 
 
 def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator, exact, monkeypatch):
