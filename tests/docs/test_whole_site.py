@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from importlib.util import find_spec
 
 import jsonschema_rs
@@ -36,7 +37,7 @@ def test_each_notebook_runs_and_its_page_shows_every_output(out):
     own_loop = next(content for path, content in texts.items() if path.stem.startswith("c-"))
     assert ("BoTorch chooses." if find_spec("botorch") else "the product's optimizer chooses.") in own_loop
     first = next(content for path, content in texts.items() if path.stem.startswith("a-"))
-    assert "<caption>Low risk: " in first
+    assert re.search(r"<caption>(Low|Notable) risk: ", first)  # each trial release is a draw
 
 
 def wrong(document):
