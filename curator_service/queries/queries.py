@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +80,7 @@ class Queries:
         self._periods: dict[tuple[str, int], float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
         self._waits: Counter[str] = Counter()
-        self._reading = asyncio.Lock()
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="study")
 
     def study(self, principal: Principal, study_id: str) -> wire.StudyView:
         """The study as a modeler may see it. Raises StudyNotOpen before the release."""
@@ -353,8 +354,7 @@ class Queries:
                 self._studies.of(db, study_id)
 
         if self._studies.cached(study_id, self._context.database.foreign_writes.count) is None:
-            async with self._reading:  # others wait without a thread, and find it in the cache
-                await asyncio.to_thread(read)
+            await asyncio.wrap_future(self._reader.submit(read))  # others wait in line, and find it in the cache
 
     def _check(self, caller: RequestContext, study_id: str, query: wire.QueryRequest) -> Released:
         """The released study, if the request fits its public limits; nothing is written."""

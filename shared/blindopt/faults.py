@@ -115,10 +115,10 @@ def invalid(
     return Invalid.of(sorted(faults, key=lambda fault: "did you mean" not in str(fault["message"]))[:SHOWN])
 
 
-def place(path: Iterable[str | int], rename: Callable[[str], str] = str) -> str:
+def dotted(path: Iterable[str | int], rename: Callable[[str], str] = str) -> str:
     """The sender's name of a path, in characters that can be printed.
 
-    >>> place(["release", "epsilon"], lambda path: path.replace("release", "privacy"))
+    >>> dotted(["release", "epsilon"], lambda path: path.replace("release", "privacy"))
     'privacy.epsilon'
     """
     return rename(".".join(str(name)[:60] for name in path)[:300]).encode("utf-8", "backslashreplace").decode()
@@ -180,7 +180,7 @@ def _fault(error: Mapping[str, Any], root: Any, sent: Any, rename: Callable[[str
         message = words.get(kind.partition("_")[0], "is not of this kind")
     if not path and kind != "value_error":
         path = ["body"]
-    return {"field": place(path, rename), "message": message}
+    return {"field": dotted(path, rename), "message": message}
 
 
 def _choice(options: Sequence[str], value: Any) -> str:

@@ -59,8 +59,8 @@ def _features(features: Mapping[str, Sequence[float]] | Sequence[wire.Feature]) 
         return features
     for column, values in features.items():
         if isinstance(values, str) or not hasattr(values, "__len__") or len(values) not in (2, 3):
-            place = faults.place(("features", column))
-            raise Invalid.at(place, "must be (lower, upper) or (lower, upper, hidden change)")
+            argument = faults.dotted(("features", column))
+            raise Invalid.at(argument, "must be (lower, upper) or (lower, upper, hidden change)")
     names = ("lower", "upper", "hidden_change")
     return [{"column": column} | dict(zip(names, values, strict=False)) for column, values in features.items()]
 
@@ -83,8 +83,8 @@ def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:
     def argument(path: str) -> str:
         return f"columns.{path}".removesuffix(".body")
 
-    asked = json.dumps(plain(columns, argument))
-    choices: list[str | wire.ColumnChoice] = faults.parse(list[wire.ChosenColumn], asked, argument)
+    request = json.dumps(plain(columns, argument))
+    choices: list[str | wire.ColumnChoice] = faults.parse(list[wire.ChosenColumn], request, argument)
     return choices
 
 

@@ -132,7 +132,7 @@ def plain(value: object, rename: Callable[[str], str] = str, path: tuple[str | i
         return value.model_dump(mode="json")
     if len(path) > _DEEPEST:
         message = f"has lists or dicts in more than {_DEEPEST} others: check that none holds itself"
-        raise Invalid.at(faults.place(path[:1], rename), message)
+        raise Invalid.at(faults.dotted(path[:1], rename), message)
     if hasattr(value, "tolist"):  # an array or a number of numpy, which is not imported for this
         return plain(value.tolist(), rename, path)
     if isinstance(value, Mapping):
@@ -141,7 +141,7 @@ def plain(value: object, rename: Callable[[str], str] = str, path: tuple[str | i
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [plain(item, rename, (*path, number)) for number, item in enumerate(value)]
     if message := _no_json(value):
-        raise Invalid.at(faults.place(path or ("body",), rename), message)
+        raise Invalid.at(faults.dotted(path or ("body",), rename), message)
     if isinstance(value, int | float) and not isinstance(value, bool) and _is_epsilon(path):
         return decimal(value)
     return value

@@ -213,10 +213,10 @@ def test_sums_that_are_not_cached_are_added_up_once_beside_the_requests_that_nee
         body = wire.QueryRequest(rows=[wire.RowPlays(row=0)])
         path = f"/v1/studies/{study}/queries"
         callers = [RequestContext(grant, secrets.token_hex(16), "POST", path, key, sha256(b"")) for key in ("a", "b")]
-        asked = [asyncio.create_task(queries.ask(caller, study, body)) for caller in callers]
+        tasks = [asyncio.create_task(queries.ask(caller, study, body)) for caller in callers]
         await asyncio.sleep(0)  # both have begun, and nothing has been read
         may_go_on.set()
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
     grant = curator.context.authentication.authenticate(f"Bearer {curator.tokens['modeler']}")
     released._cache.clear()

@@ -392,7 +392,7 @@ def _break_curator(gun: Gun) -> None:
     from curator_service import store
     from curator_service.budget import ledger, ledger_lines, table
     from curator_service.budget.budgets import FileBudget
-    from curator_service.queries.queries import Queries
+    from curator_service.queries.queries import Queries, QueryCharge
     from curator_service.store import jobs
     from curator_service.tuning.tunings import Tunings
     from service_kit.context.audit_trail import AuditTrail
@@ -418,24 +418,25 @@ def _break_curator(gun: Gun) -> None:
         def begins(self: Any, db: Any, caller: Any, identity: str, released: Any, request: Any) -> Any:
             earlier = store.begun(db, caller.principal.id, caller.key)
             if gun.broken("drawn first") and earlier is None:  # charged only when there is an answer to charge for
-                pending[new_id("qry")] = (begin, caller, identity, released, request)
-                return list(pending)[-1]
+                query_id = new_id("qry")
+                pending[query_id] = (begin, caller, identity, released, request)
+                return QueryCharge(query_id, {item.row for item in request.rows})
             result = begin(self, db, caller, identity, released, request)
-            if gun.broken("charged twice") and earlier is not None and isinstance(result, str):
+            if gun.broken("charged twice") and earlier is not None and isinstance(result, QueryCharge):
                 rows = [(item.row, item.plays) for item in request.rows]
                 balances = ledger_lines.row_balances(db, identity, [row for row, _ in rows])
                 charges = ledger.charge_answers(released.spec, ledger_lines.balance(db, identity), rows, balances)
-                table.add(db, identity, "answers", charges, query_id=result, at=stamp(self._context.clock()))
+                table.add(db, identity, "answers", charges, query_id=result.id, at=stamp(self._context.clock()))
             return result
 
         return begins
 
     def settling(settle: Callable[..., Any]) -> Callable[..., Any]:
-        def settles(self: Any, db: Any, caller: Any, identity: str, query_id: str, *rest: Any) -> Any:
-            if query_id in pending:
-                begin, *what = pending.pop(query_id)
-                query_id = begin(self, db, *what)
-            return settle(self, db, caller, identity, query_id, *rest)
+        def settles(self: Any, db: Any, caller: Any, identity: str, charged: Any, *rest: Any) -> Any:
+            if charged.id in pending:
+                begin, *what = pending.pop(charged.id)
+                charged = begin(self, db, *what)
+            return settle(self, db, caller, identity, charged, *rest)
 
         return settles
 
