@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +79,6 @@ class Queries:
         self._periods: dict[tuple[str, int], float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
         self._waits: Counter[str] = Counter()
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="study")
 
     def study(self, principal: Principal, study_id: str) -> wire.StudyView:
         """The study as a modeler may see it. Raises StudyNotOpen before the release."""
@@ -117,7 +115,8 @@ class Queries:
         reply are one transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
         self._context.idempotency.key_of(caller)
-        await self._read(study_id)
+        if self._studies.cached(study_id, self._context.database.foreign_writes.count) is None:
+            await self._context.database.read_soon(lambda db: self._studies.of(db, study_id))  # groups are added up
         released = self._check(caller, study_id, query)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
@@ -345,16 +344,6 @@ class Queries:
         with self._context.database.read() as db:
             self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
             return inbox_store.versions_after(db, principal.id, after, limit=limit)
-
-    async def _read(self, study_id: str) -> None:
-        """Read a study that is not cached in a thread, one at a time: to add up outcomes of groups may take long."""
-
-        def read() -> None:
-            with self._context.database.read() as db:
-                self._studies.of(db, study_id)
-
-        if self._studies.cached(study_id, self._context.database.foreign_writes.count) is None:
-            await asyncio.wrap_future(self._reader.submit(read))  # others wait in line, and find it in the cache
 
     def _check(self, caller: RequestContext, study_id: str, query: wire.QueryRequest) -> Released:
         """The released study, if the request fits its public limits; nothing is written."""

@@ -89,8 +89,9 @@ def test_each_class_has_an_example():
     assert skipped == set(STORY)  # pytest runs the others
 
 
-def test_the_examples_of_clients_run_one_after_another(curator, modeler, tmp_path, monkeypatch):
+def test_the_examples_of_clients_run_one_after_another(make_service, modeler, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    curator = make_service("curator", tmp_path).start()  # whose inbox is empty
     rng = np.random.default_rng(1)
     area, built = rng.integers(40, 200, 400), rng.integers(1900, 2020, 400)
     rows = ("area_m2,built,price", *(f"{a},{b},{4 * a + b - 1900}" for a, b in zip(area, built, strict=True)))

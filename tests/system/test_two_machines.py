@@ -21,7 +21,12 @@ MODELER, CURATOR = "10.77.31.1", "10.77.31.2"
 PAGE = (ROOT / "docs" / "howto" / "connect.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 DIRECT, OUTBOUND = (SECTIONS[way] + SECTIONS["The first run"] for way in ("With an open port", "Without an open port"))
-NAMES = {"curator.hospital.example": CURATOR, "203.0.113.7": MODELER, "modeler.vendor.example": MODELER}
+NAMES = {
+    "/etc/blindopt/": "",
+    "curator.hospital.example": CURATOR,
+    "203.0.113.7": MODELER,
+    "modeler.vendor.example": MODELER,
+}
 FILTER = """
 table inet filter {
   chain input {

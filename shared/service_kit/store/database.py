@@ -101,6 +101,7 @@ class Database:
         self._is_put_off = False  # whether a group waits for the lock, which another thread holds
         self._is_quick, self._quick_seconds = False, quick_seconds
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._slow_reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read")
 
         def prepare(db: Connection) -> bool:
             if is_older := self._backend.schema.prepare(db, *self._tables):
@@ -225,6 +226,15 @@ class Database:
         except Exception:
             with reading():
                 raise
+
+    async def read_soon(self, work: Callable[[Connection], T]) -> T:
+        """``read`` for the event loop, where ``work`` may take long: in a thread, others wait in line."""
+
+        def reads() -> T:
+            with self.read() as db:
+                return work(db)
+
+        return await asyncio.wrap_future(self._slow_reader.submit(reads))
 
     async def read_row_soon(self, statement: PreparedStatement, **values: Any) -> Any:
         """``read_row`` for the event loop, which is not blocked."""
@@ -464,7 +474,8 @@ class Database:
     def close(self) -> None:
         """Refuse further writes and release the files. Call ``finish`` first if a loop is attached."""
         self._closed = True
-        self._committer.shutdown(wait=True)
+        for pool in (self._committer, self._slow_reader):
+            pool.shutdown(wait=True)
         with self._lock:
             with suppress(Exception):  # a session that is lost cannot be rolled back
                 self._db.close()
