@@ -199,7 +199,7 @@ class _History:
 
     def _build_chooser(self) -> RowChooser:
         run = self._run
-        plan = run.plan or plan_of_run(run.spec, run.study, run.observations, had_none=True)
+        plan = run.plan or plan_of_run(run.spec, run.study, run.observations, engine=1)
         return RowChooser(run.spec, run.study, self._candidates, run.observations, plan=plan)
 
     def chooser_before(self, number: int) -> RowChooser:

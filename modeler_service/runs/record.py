@@ -37,7 +37,7 @@ class _RunOfStudy:
     @property
     def plan(self) -> wire.Plan:
         """The plan of the run. Raises StateConflict before the curator has sent the study."""
-        return self.stored_plan or plan_for(self.spec, self.begun)
+        return self.stored_plan or plan_for(self.spec, self.begun, engine=1)
 
 
 @dataclass(frozen=True, slots=True)

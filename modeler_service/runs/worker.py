@@ -14,6 +14,7 @@ from blindopt.client.study_client import check_same_study
 from blindopt.errors import OutOfMemory, ProtocolViolated, Remote, Unreachable
 from blindopt.optimizer.chooser import Proposal, RowChooser, memory_needed, memory_problem, recommendation_of
 from blindopt.optimizer.defaults import plan_of_run
+from blindopt.wire.run import NEWEST
 from modeler_service import store
 from modeler_service.engines import RunEngine, engine_of, is_remote
 from modeler_service.runs.addresses import plain_failures
@@ -117,8 +118,8 @@ class RunWorker:
         """Store the study, and at the first contact the plan: later versions of the defaults do not change the run."""
         values, details = {"study": study.model_dump_json()}, {"run_id": self._run_id}
         if (plan := self._plan) is None:
-            had_none = self._begun is not None
-            plan = self._plan = plan_of_run(self._spec, study, self._observations, had_none=had_none)
+            engine = NEWEST if self._begun is None else 1  # one that began before there were plans goes on as it did
+            plan = self._plan = plan_of_run(self._spec, study, self._observations, engine=engine)
             values["plan"] = plan.model_dump_json()
             details["plan_sha256"] = sha256(values["plan"].encode())  # a replay starts from this plan
 

@@ -335,7 +335,7 @@ class Modeler:
             id=row.id,
             state=row.state,
             study=study,
-            plan=plan or (plan_for(spec, study, had_none=True) if study else None),
+            plan=plan or (plan_for(spec, study, engine=1) if study else None),
             waiting_for=waits_for,
             waiting_since=moment(since) if since else None,
             open_measurements=counted.pending,

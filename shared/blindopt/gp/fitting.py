@@ -14,7 +14,7 @@ from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.release import NoiseLaw
-from blindopt.wire.run import Engine, Fit, Parameter
+from blindopt.wire.run import NEWEST, Engine, Fit, Parameter
 
 ANSWERS_MIN = 3
 ANSWERS_MAX = 300
@@ -100,7 +100,7 @@ def fit(
     seed: list[int],
     has_kernel: bool = False,
     tick: Tick = NO_TICK,
-    engine: Engine = 2,
+    engine: Engine = NEWEST,
 ) -> FitResult:
     """Hyper-parameters of the largest posterior density of their logarithms, which is the likelihood without priors.
 

@@ -14,7 +14,7 @@ from blindopt.gp.kernels import Kernel
 from blindopt.gp.observations import OUTCOME_MAX, Observations, times_transposed
 from blindopt.gp.parts import Executor, Model, Parts, Search, Threads, mean_tolerance
 from blindopt.gp.single_thread_blas import factors, right_product
-from blindopt.wire.run import Engine
+from blindopt.wire.run import NEWEST, Engine
 
 
 class Solution(NamedTuple):
@@ -202,7 +202,7 @@ class Posterior(ExactGP):
         dtype: Precision = np.float64,
         span: Span | None = None,
         scales: Vector | None = None,
-        engine: Engine = 2,
+        engine: Engine = NEWEST,
         executor: Executor | None = None,
     ) -> None:
         super().__init__(

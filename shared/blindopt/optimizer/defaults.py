@@ -14,7 +14,7 @@ from blindopt.gp.input_noise import declared_noise
 from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
 from blindopt.wire.answer import NONE
-from blindopt.wire.run import FITTED
+from blindopt.wire.run import FITTED, NEWEST, Engine
 
 
 def exact_answers(study: object) -> bool:
@@ -75,13 +75,18 @@ Study = wire.StudyView | PublicCandidates
 
 
 def plan_for(
-    spec: wire.RunSpec, study: Study, past: int = 0, *, own_variances: bool = False, had_none: bool = False
+    spec: wire.RunSpec,
+    study: Study,
+    past: int = 0,
+    *,
+    own_variances: bool = False,
+    engine: Engine = NEWEST,
 ) -> wire.Plan:
     """Return the settings as they were given, and those left open as they follow from the study.
 
     ``past`` is the number of measurements from before the run; ``own_variances``: whether measurements state noise
-    variances of their own; ``had_none``: whether the run is from before there were plans. Raises Invalid for settings
-    that no algorithm for the study has.
+    variances of their own; ``engine`` is the version of the rules, 1 for a run from before there were plans. Raises
+    Invalid for settings that no algorithm for the study has.
     """
     reasons: list[str] = []
     algorithm, kernel = spec.algorithm, spec.kernel or study.kernel
@@ -112,17 +117,17 @@ def plan_for(
         initial_design=design,
         repeats=repeats,
         reasons=reasons,
-        engine=1 if had_none else 2,
-        answers_per_row=None if had_none else answers_per_row(study),
+        engine=engine,
+        answers_per_row=None if engine == 1 else answers_per_row(study),
     )
 
 
 def plan_of_run(
-    spec: wire.RunSpec, study: Study, past: Sequence[wire.Observation], *, had_none: bool = False
+    spec: wire.RunSpec, study: Study, past: Sequence[wire.Observation], *, engine: Engine = NEWEST
 ) -> wire.Plan:
     """Return the plan of a run that begins with ``past``; the rest is as in ``plan_for``."""
     own_variances = any(observation.noise_variance is not None for observation in past)
-    return plan_for(spec, study, len(past), own_variances=own_variances, had_none=had_none)
+    return plan_for(spec, study, len(past), own_variances=own_variances, engine=engine)
 
 
 # --- the algorithm --------------------------------------------------------------------------------

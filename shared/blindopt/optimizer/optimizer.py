@@ -3,7 +3,7 @@
 import math
 import operator
 import secrets
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from blindopt import display, wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
 from blindopt.optimizer.chooser import Over, Proposal, RowChooser, points_of, recommendation_of
-from blindopt.optimizer.defaults import PublicCandidates, Study
+from blindopt.optimizer.defaults import PublicCandidates, Study, plan_of_run
 from blindopt.wire.base import parsed
+from blindopt.wire.run import NEWEST, Engine
 
 _NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}
 """Where a run would send its queries: settings are those of a run, and are checked as these are."""
@@ -40,7 +41,8 @@ class Optimizer:
 
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
     direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``. With
-    ``batch_size``, ``ask_batch`` has the candidates that a run queries together: report them in its order.
+    ``batch_size``, ``ask_batch`` has the candidates that a run queries together: report them in its order. ``engine``
+    is the version of the rules, as in ``plan`` (None: the newest): an earlier history goes on as it began.
 
     Raises Invalid for settings or candidates that no algorithm has.
 
@@ -63,6 +65,7 @@ class Optimizer:
         algorithm: str | wire.AlgorithmChoice = "auto",
         iterations: int = 50,
         study: wire.StudyView | None = None,
+        engine: Engine | None = None,
         **settings: Any,
     ) -> None:
         self.candidates = _matrix(candidates)
@@ -78,7 +81,11 @@ class Optimizer:
         about: Study = study or public
         if (about.n, about.r) != (n, r):
             raise Invalid(f"the candidates are {n} x {r}, those of the study {about.n} x {about.r}")
-        self._chooser = RowChooser(spec, about, self.candidates)
+        versions = get_args(Engine)
+        if engine not in (None, *versions):
+            raise Invalid(f"engine must be one of {versions}, or None for the newest")
+        plan = plan_of_run(spec, about, [], engine=engine or NEWEST)
+        self._chooser = RowChooser(spec, about, self.candidates, plan=plan)
         self._pending: list[Proposal] = []  # of the last batch, and not reported yet
         self.history: list[tuple[int, float | None]] = []
         """Every candidate with its outcome, in order; None for one that was not measured."""

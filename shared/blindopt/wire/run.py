@@ -501,8 +501,9 @@ FitChoice = Annotated[
 AUTO = Auto(name="auto")
 
 
-Engine = Literal[1, 2]
-"""Version of the Gaussian-process algorithms: a record keeps the one that its choices were made by."""
+Engine = Literal[1, 2, 3]
+"""Version of the rules that choices follow: a record keeps the one that its choices were made by."""
+NEWEST: Engine = 3
 
 
 class Plan(Reply):
@@ -516,11 +517,11 @@ class Plan(Reply):
     reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
     engine: Engine = Field(
         1,
-        description="Version of the Gaussian-process algorithms that the choices are made by. 1, of runs before "
-        "version 0.3.0: candidates are equal if their acquisitions are the same number. 2: if they are after rounding "
-        "to 1e-10 standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed draws one of "
-        "equal ones. 2 also fits hyper-parameters by another search, with a prior that keeps length-scales of "
-        "coordinates together, and takes the outcomes of a fit as one block.",
+        description="Version of the rules that the choices follow; a new run has the newest, 3. 1, of runs before "
+        "version 0.3.0: candidates are equal if their acquisitions are the same number. Later versions: if they are "
+        "after rounding to 1e-10 standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed "
+        "draws one of equal ones. Later versions also fit hyper-parameters by another search, with a prior that keeps "
+        "length-scales of coordinates together, and take the outcomes of a fit as one block.",
     )
     answers_per_row: int | None = Field(
         None,

@@ -7,7 +7,7 @@ from blindopt import wire
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.answer import NONE
-from blindopt.wire.run import Engine
+from blindopt.wire.run import NEWEST, Engine
 
 NO_NOISE = wire.NoiseLaw(family="none")
 
@@ -42,5 +42,5 @@ class AlgorithmSettings:
     repeats: bool = False
     precision: wire.Precision = "double"
     tick: Tick = NO_TICK
-    engine: Engine = 2
+    engine: Engine = NEWEST
     executor: Executor | None = None

@@ -82,7 +82,7 @@ def test_the_plan_of_an_earlier_version_does_not_look_at_the_cap():
     z, settings = candidates(FEW), spec("gp_ucb", iterations=30, initial_rows=0)
     plan = plan_for(settings, capped(FEW, "1.0"))
     assert plan.answers_per_row == 2
-    assert plan_for(settings, capped(FEW, "1.0"), had_none=True).answers_per_row is None
+    assert plan_for(settings, capped(FEW, "1.0"), engine=1).answers_per_row is None
     run, rows = RowChooser(settings, capped(FEW, "1.0"), z, plan=plan.model_copy(update={"answers_per_row": None})), []
     while proposals := run.next():
         rows.append(proposals[0].row)

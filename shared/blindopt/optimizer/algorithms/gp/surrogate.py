@@ -26,7 +26,7 @@ from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
-from blindopt.wire.run import Engine
+from blindopt.wire.run import NEWEST, Engine
 
 _SHARE = 4
 
@@ -42,7 +42,7 @@ class FitSchedule:
 
     initial: int
     every: int
-    engine: Engine = 2
+    engine: Engine = NEWEST
 
     @property
     def first(self) -> int:
