@@ -37,6 +37,9 @@ class DatabaseCopy(witness.Copy):
     def key(self) -> str | None:
         return checkpoints.key_of(self._db, self._study_id)
 
+    def keys(self) -> dict[str, str]:
+        return dict(checkpoints.keys(self._db))
+
     def pin(self, vkey: str) -> None:
         checkpoints.pin(self._db, self._study_id, vkey, self._context.clock())
 

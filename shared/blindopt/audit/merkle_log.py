@@ -220,7 +220,7 @@ class LogWalk:
     ) -> None:
         self._index = index
         self._signed = signed
-        self._peaks = peaks
+        self.peaks = peaks
         self.size = after
 
     def take(self, entry: Entry, expected: bytes | None = None) -> None:
@@ -230,11 +230,11 @@ class LogWalk:
         """
         if entry.seq != self.size or expected != entry.leaf or leaf_hash(entry.body) != expected:
             _check_entry(entry, self.size, self._index)
-        self._peaks = grow(self._peaks, self.size, entry.leaf)
-        if self._peaks != entry.peaks:
+        self.peaks = grow(self.peaks, self.size, entry.leaf)
+        if self.peaks != entry.peaks:
             raise LogBroken(f"record {self.size} was inserted or replaced: the tree before or at it differs")
         self.size += 1
-        if (signed := self._signed(self.size)) is not None and signed != root(self._peaks).hex():
+        if (signed := self._signed(self.size)) is not None and signed != root(self.peaks).hex():
             at = self.size - 1
             raise LogBroken(
                 f"a fork at or before record {at}: a signed checkpoint of size {self.size} is of another history"
@@ -246,7 +246,7 @@ class LogWalk:
             raise LogBroken(
                 f"the tail was cut: the log ends after {self.size} records, a signed checkpoint has {signed_size}"
             )
-        return Head(size=self.size, root=root(self._peaks).hex())
+        return Head(size=self.size, root=root(self.peaks).hex())
 
 
 def _check_entry(entry: Entry, size: int, index: str) -> None:

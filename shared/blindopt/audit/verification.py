@@ -5,11 +5,12 @@ What a log of a million records needs is held in arrays, some 100 bytes a record
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from blindopt.audit.checkpoints import Checkpoint, Verifier, parse_unverified
-from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json, LogWalk, exchange_leaf, root
+from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json, LogWalk, exchange_leaf, grow, root
 from blindopt.audit.numbered_digests import NumberedDigests
 from blindopt.errors import LogBroken
 
@@ -67,6 +68,8 @@ class Verification:
         self._since = self._checkpoint(since)
         self.head = self._since
         """Head of the own log: of what was verified so far."""
+        self.pending = 0
+        """The number of exchanges with a receipt that are not in a modeler's copy of a shared log yet."""
 
     @property
     def since(self) -> int:
@@ -146,7 +149,8 @@ class Verification:
         export, own = self._export, self._own
         is_curators = export.service == "blindopt-curator"
         first = next((position for position, _ in recorded.leaves), 0) if self.since else 0
-        curator = own if is_curators else _key(export.keys.get(self._study(grant, recorded)))
+        study = self._study(grant, recorded)
+        curator = own if is_curators else self._curator(grant, study)
         witness = _key(export.keys.get(grant)) if is_curators else own
         whole: list[Checkpoint] = []
         receipts, complete = _Roots(), _Roots()
@@ -180,8 +184,17 @@ class Verification:
                 signed = max(signed, number)
                 break
         walk.end(signed)
-        if most > size and (is_curators or (recorded.leaves.get(size) is not None and curator is not None)):
+        peaks, end = walk.peaks, size
+        while curator is not None and (leaf := recorded.leaves.get(end)) is not None:
+            peaks, end = grow(peaks, end, leaf), end + 1
+            is_pending = not is_curators and recorded.refused.get(end - 1, study) != study
+            if is_pending and receipts.get(end) != root(peaks).hex():
+                raise LogBroken(f"the receipt of place {end - 1} is missing, or shows another history")
+            if not is_pending:
+                raise LogBroken(f"the tail was cut: the log ends after {size} records, the party's own log has {most}")
+        if most > size and is_curators:
             raise LogBroken(f"the tail was cut: the log ends after {size} records, the party's own log has {most}")
+        self.pending += sum(position >= size for position, _ in recorded.leaves)
         if is_curators:
             _check_covered(whole, size)
         if recorded.repeated() is not None:
@@ -198,6 +211,13 @@ class Verification:
         for countersigned in recorded.countersigned:
             if countersigned not in heads:
                 raise LogBroken(f"the countersignature of size {countersigned[0]} is missing")
+
+    def _curator(self, grant: str, study: str) -> Verifier | None:
+        """Return the key of a grant's study; where every request was refused, the one that signed the receipts."""
+        if study:
+            return _key(self._export.keys.get(study))
+        note = next(self._export.of_kind("receipt", grant), "")
+        return _key(signer_of(note, grant, self._export.keys.values()))
 
     def _study(self, grant: str, recorded: "_Exchanges") -> str:
         """Return the study of a grant: that of the first exchange which was not refused."""
@@ -226,6 +246,8 @@ class _Exchanges:
     """By position."""
     study: str | None = None
     """Of the first that was not refused: a refused request may name another study than the grant's, by mistake."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """The studies that refused requests named, by position, since the last one that was not refused."""
     stray: int | None = None
     """Position of the first about another study."""
     countersigned: list[tuple[object, object]] = field(default_factory=list)
@@ -234,7 +256,10 @@ class _Exchanges:
     def add(self, position: int, leaf: bytes, exchange: Json) -> None:
         """Take the next exchange."""
         self.leaves.add(position, leaf)
-        if not is_refused(exchange):
+        if is_refused(exchange):
+            self.refused[position] = str(exchange.get("study_id"))
+        else:
+            self.refused.clear()
             study = str(exchange.get("study_id"))
             self.study = self.study or study
             if self.study != study and self.stray is None:
@@ -266,6 +291,15 @@ def _check_covered(signed: list[Checkpoint], size: int) -> None:
 def is_refused(exchange: Json) -> bool:
     """Whether an exchange ended with an error."""
     return isinstance(status := exchange.get("status"), int) and status >= 400
+
+
+def signer_of(note: str, grant: str, vkeys: Iterable[str]) -> str | None:
+    """The key among ``vkeys`` that signed a note about a grant's log, or that the signer followed; None: no key."""
+    for vkey in dict.fromkeys(vkeys):
+        with suppress(LogBroken):
+            Verifier.parse(vkey).verify(note, grant)
+            return vkey
+    return None
 
 
 def _key(vkey: str | None) -> Verifier | None:

@@ -19,6 +19,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Countersignature, Receipt, Signer
 from blindopt.audit.merkle_log import Entry, Exchange, Head
 from blindopt.audit.reconciliation import Export
+from blindopt.audit.verification import is_refused
 from blindopt.client.study_client import answers_of
 from blindopt.client.witness import Copy, Row
 from blindopt.errors import StateConflict
@@ -150,7 +151,7 @@ class StudyLog:
                 key=self.signer.verifier.vkey,
                 own=copy.rows(Entry, _OWN),
                 shared={grant: copy.rows(Entry, grant) for grant in grants},
-                keys=copy.pinned(),
+                keys=copy.keys(),
                 notes=[("checkpoint", None, self.signer.sign(head))],
             )
             for grant in grants:
@@ -183,10 +184,14 @@ class LogCopy(Copy):
     def pin(self, vkey: str) -> None:
         self.remember("curator_key", vkey.encode())
 
-    def pinned(self) -> dict[str, str]:
-        """Return the pinned key by the id of its study."""
-        study, key = self.fact("study"), self.key()
-        return {} if study is None or key is None else {json.loads(study)["id"]: key}
+    def keys(self) -> dict[str, str]:
+        if (key := self.key()) is None:
+            return {}
+        if (study := self.fact("study")) is not None:
+            return {json.loads(study)["id"]: key}
+        # This side ended after it had pinned the key, and before it had stored the study.
+        shared = (entry.record for grant in self.grants() for entry in self.rows(Entry, grant))
+        return {exchange["study_id"]: key for exchange in shared if not is_refused(exchange)}
 
     # --- queries ----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Checkpoint, Countersignature, ForgedChange, Receipt, Signer, Verifier
 from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head
+from blindopt.audit.verification import signer_of
 from blindopt.client.study_client import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 
@@ -49,6 +50,10 @@ class Copy(ABC):
     @abstractmethod
     def key(self) -> str | None:
         """The curator's key that is pinned for the study."""
+
+    @abstractmethod
+    def keys(self) -> dict[str, str]:
+        """The keys of curators that are pinned, by study."""
 
     @abstractmethod
     def pin(self, vkey: str) -> None:
@@ -142,7 +147,7 @@ class Witness:
                 copy.pin(expected or key)
             elif not _leads(pinned, key, note):
                 raise ProtocolViolated("the curator's log key is not the one that it had before")
-            self._advance(copy, study.grant_id)
+            self._advance(copy, study.grant_id, copy.key())
 
         self._store.write(work)
 
@@ -164,6 +169,8 @@ class Witness:
             raise ProtocolViolated("the curator's receipt is of another grant's log")
         self._grant = grant
         body, vkey = exchange.body, copy.key()
+        if exchange.status >= 400:  # the request may name another study than the grant's
+            vkey = signer_of(note, grant, copy.keys().values()) or vkey
         if vkey is not None and copy.last_receipt(grant) < seq == copy.size(grant):
             copy.add(grant, Receipt(seq, body, note))
             self._share(copy, grant, Receipt(seq, body, note), vkey)
@@ -172,22 +179,21 @@ class Witness:
         if any(row is not None and row.body != body for row in (earlier, copy.row(Entry, grant, seq))):
             raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
         if earlier is None:
-            self._check_receipt(copy, grant, seq, note)
+            self._check_receipt(copy, grant, seq, note, vkey)
             copy.add(grant, Receipt(seq, body, note))
-            self._advance(copy, grant)
+            self._advance(copy, grant, vkey)
 
-    def _check_receipt(self, copy: Copy, grant: str, seq: int, note: str) -> None:
+    def _check_receipt(self, copy: Copy, grant: str, seq: int, note: str, vkey: str | None) -> None:
         """Check a receipt against the curator's key, and against the copy as far as that reaches."""
-        vkey, size = copy.key(), copy.size(grant)
+        size = copy.size(grant)
         if vkey is None or seq == size:  # no key before the first reply; at the end of the copy ``_advance`` checks it
             return
         head = _checkpoint(note, vkey, grant).head
         if seq < size and head.root != copy.root_at(grant, seq + 1):
             raise ProtocolViolated(f"the curator's receipt at place {seq} shows another history")
 
-    def _advance(self, copy: Copy, grant: str) -> None:
+    def _advance(self, copy: Copy, grant: str, vkey: str | None) -> None:
         """Add the exchanges without a gap to the copy, and check each receipt against it."""
-        vkey = copy.key()
         if vkey is None:  # no key before the first reply
             return
         size = copy.size(grant)

@@ -323,6 +323,8 @@ def _audit(program: Program[S]) -> typer.Typer:
                         raise
         head, before = verification.head, verification.since
         typer.echo(f"{head.size} records, root {head.root}")
+        if pending := verification.pending:
+            typer.echo(f"{pending} exchange{'s are' * (pending > 1) or ' is'} not in the copy of a shared log yet")
         if before:
             typer.echo(f"verified from the checkpoint of {before} records: not those before it, and no table")
         if words:

@@ -148,6 +148,11 @@ def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small
         assert (wrong.state, wrong.problem.code) == ("failed", "not_found")
         right = vendor.wait(vendor.start(wire.RunCreate(study_id=study.id, **access)).id, timeout_s=60)
         assert (right.state, right.ended_because) == ("completed", "budget")
+        wrong = vendor.wait(vendor.start(wire.RunCreate(study_id="std_0123456789abcdef", **access)).id, timeout_s=60)
+        assert wrong.problem.code == "not_found"
+        mistyped = {"curator_url": curator.url, "token": study.token, "study_id": "std_fedcba9876543210"}
+        with modeler.http() as http:
+            assert http.post("/v1/connections:test", json=mistyped).json()["ok"] is False
     exports = []
     for side in (curator, modeler):
         assert side.run("audit", "verify").returncode == 0
