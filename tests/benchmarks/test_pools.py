@@ -1,11 +1,19 @@
 """The pools of benchmarks.pools: what they are, how they are split, and what is measured on them."""
 
+import hashlib
+import json
+from itertools import permutations
+from math import comb
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from benchmarks.papers import sources
-from benchmarks.pools import functions, suite
-from benchmarks.pools.suite import GROUPS, HALVES, PAIRS, WHEELS, group_of, halves, pool
+from benchmarks.pools import __main__ as main
+from benchmarks.pools import functions, play, report, suite
+from benchmarks.pools.suite import GROUPS, HALVES, PAIRS, WHEELS, Pool, group_of, halves, pool
 
 HAVE_TABLES = pytest.mark.skipif(not sources.have(*WHEELS), reason="the wheels are not here: `make data` fetches them")
 COUNTS = {"2 to 4": 3, "5, 6": 2, "8 to 10": 3, "16 to 20": 2, "22 to 40": 1, "50 to 60": 1}
@@ -79,11 +87,95 @@ def test_points_fill_the_ranges_of_a_function():
 
 @HAVE_TABLES
 def test_wheels_are_pinned_and_hashed():
-    import hashlib
-    from pathlib import Path
-
     pinned = (Path(sources.__file__).parents[2] / "requirements" / "data.txt").read_text(encoding="utf-8")
     for wheel in WHEELS:
         (path,) = sources.FOLDER.glob(f"{wheel}-*.whl")
         assert f"{wheel}=={path.name.split('-')[1]}" in pinned
         assert f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in pinned
+
+
+@pytest.mark.parametrize(("n", "good"), [(7, 1), (8, 3), (6, 5)])
+def test_random_rows_to_the_top_are_the_mean_over_every_order(n, good):
+    """An oracle that draws nothing: all orders of n candidates, of which the first are the best."""
+    candidates = Pool(np.zeros((n, 1)), np.r_[np.ones(good), np.zeros(n - good)])
+    assert candidates.top.sum() == good
+    queries = 4
+    firsts = [min(min(order.index(k) for k in range(good)) + 1, queries + 1) for order in permutations(range(n))]
+    assert play.random_rows(candidates, queries)[0] == pytest.approx(np.mean(firsts))
+    formula = sum(comb(n - good, k) / comb(n, k) for k in range(queries + 1))
+    assert play.random_rows(candidates, queries)[0] == pytest.approx(formula)
+
+
+@pytest.fixture
+def bowl():
+    x = np.random.default_rng(1).uniform(size=(300, 2))
+    return Pool(x, ((x - 0.3) ** 2).sum(axis=1), maximize=False)
+
+
+def test_a_run_of_the_default_is_measured_as_counted_by_hand(bowl):
+    rows = list(play.default(bowl, 3, 25))[:25]
+    run = play.play(bowl, play.DEFAULT, 3, 25)
+    best = bowl.y.argsort()[:3]
+    assert run.top == next(k for k, row in enumerate(rows, 1) if row in best)
+    assert run.regret == (pytest.approx((bowl.y[rows[:20]].min() - bowl.y.min()) / bowl.y.std(), abs=1e-4), None)
+    assert run.queries == len(set(rows)) == 25
+    assert run.top < play.random_rows(bowl, 25)[0]
+
+
+def test_botorch_stops_when_both_figures_are_known(bowl, monkeypatch):
+    order = bowl.y.argsort()
+
+    def worst_first(until):
+        return lambda *_: iter([*order[::-1][:until], *order])
+
+    for until, queries in [(5, 20), (29, 30), (70, 60)]:
+        monkeypatch.setattr(play, "botorch", worst_first(until))
+        run = play.play(bowl, play.BOTORCH, 0)
+        assert (run.top, run.queries) == (min(until + 1, 61), queries)
+        assert (run.regret[1] is None) == (queries < 50)
+
+
+def test_tables_name_the_pools_on_which_a_tool_is_worse_than_random_rows(monkeypatch, bowl):
+    monkeypatch.setattr(report, "pool", lambda name: bowl)
+    at_20 = play.random_rows(bowl)[1][0]
+
+    def runs(*regrets):
+        return [
+            {"top": 10 + k, "regret": [r, 0.0], "seconds": [1.0, 2.0], "queries": 60} for k, r in enumerate(regrets)
+        ]
+
+    level, above = runs(at_20 * 0.5, at_20 * 1.8), runs(at_20 * 1.4, at_20 * 1.6)
+    summary, all_pools, each = report.tables(
+        ["a", "b"], {"x": {"a": level, "b": above}, "y": {"a": level, "b": level}}, 60
+    )
+    assert all_pools.rows[0][1:] == ["b", "none"]
+    assert summary.rows[-1][:5] == ["all", 2, "10.5 (0.4)", "10.5 (0.4)", "0.0 (0.5)"]
+    assert len(each.rows) == 2
+
+
+def test_stored_runs_are_not_played_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(main, "sources", SimpleNamespace(have=lambda *_: True))
+    command = ["pools", "choose", "--pool", "circuit", "--queries", "25", "--to", str(tmp_path / "a.json")]
+    monkeypatch.setattr("sys.argv", [*command, "--runs", "2"])
+    main.main()
+    first = (tmp_path / "a.json").read_text(encoding="utf-8")
+    monkeypatch.setattr("sys.argv", [*command, "--runs", "3"])
+    main.main()
+    before, after = (
+        json.loads(text)["runs"]["circuit"] for text in (first, (tmp_path / "a.json").read_text(encoding="utf-8"))
+    )
+    assert before == after[:2]  # its processor times too
+    assert len(after) == 3
+    assert "pools worse than random rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(main.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_results_that_are_stored_are_of_one_half_and_tool(path):
+    tool, half = path.stem.split("_")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["tool"].lower() == tool
+    assert document["version"]
+    assert sorted(document["runs"]) == sorted(halves()[half])
+    for runs in document["runs"].values():
+        assert all(1 <= run["top"] <= 61 and min(r for r in run["regret"] if r is not None) >= 0 for run in runs)
+        assert all(run["queries"] == 60 or run["top"] <= run["queries"] for run in runs)

@@ -1,0 +1,83 @@
+"""Plays a tool on a pool, and finds random rows' figures exactly."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import process_time
+
+import numpy as np
+
+from benchmarks import botorch_loop
+from benchmarks.pools.suite import Pool
+from blindopt import LoopEnded, Optimizer
+from curator_service.releases.forecasts.simulation import chance_regret
+
+QUERIES = 60
+MARKS = (20, 50)
+DEFAULT, BOTORCH = "default", "BoTorch"
+TOOLS = {DEFAULT: "blindopt", BOTORCH: "botorch"}
+"""The package of each tool."""
+FIRST_ROWS = 10
+"""BoTorch's own start: random candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One search. ``top``: queries to the first candidate of the top 1 %, one more than all if none is.
+
+    ``regret``: of the best queried candidate after 20 and 50 queries, in standard deviations of the pool's outcomes,
+    None after the last query; ``seconds``: processor time of 20 queries and of all ``queries``.
+    """
+
+    top: int
+    regret: tuple[float | None, ...]
+    seconds: tuple[float, float]
+    queries: int
+
+
+def default(candidates: Pool, run: int, queries: int) -> Iterator[int]:
+    """Yield the rows that the product's optimizer queries; only the direction, seed and number of queries are set."""
+    optimizer = Optimizer(candidates.x, maximize=candidates.maximize, seed=run, iterations=queries)
+    while True:
+        try:
+            row = optimizer.ask()
+        except LoopEnded:
+            return
+        yield row
+        optimizer.tell(row, float(candidates.y[row]))
+
+
+def botorch(candidates: Pool, run: int, queries: int) -> Iterator[int]:
+    """Yield the rows of SingleTaskGP and LogEI after ten random ones, without columns that are constant."""
+    gain, x = candidates.gain, candidates.x[:, np.ptp(candidates.x, axis=0) > 0]
+    rows = np.random.default_rng([run]).choice(len(gain), min(FIRST_ROWS, queries), replace=False).tolist()
+    yield from rows
+    while True:
+        rows.append(botorch_loop.next_by_log_ei(x, rows, gain[rows]))
+        yield rows[-1]
+
+
+def play(candidates: Pool, tool: str, run: int, queries: int = QUERIES) -> Run:
+    """Play a run. BoTorch, which is slow, stops after 20 queries once it has found a candidate of the top 1 %."""
+    loop = {DEFAULT: default, BOTORCH: botorch}[tool](candidates, run, queries)
+    gain, top, first, best = candidates.gain, candidates.top, queries + 1, list[float]()
+    start, seconds, query = process_time(), 0.0, 0
+    for query, row in enumerate(loop, start=1):
+        best.append(max([gain[row], *best[-1:]]))
+        first = min(first, query) if top[row] else first
+        if query == MARKS[0]:
+            seconds = process_time() - start
+        if query == queries or (tool == BOTORCH and query >= MARKS[0] and first <= query):
+            break
+    regret = [float(f"{gain.max() - best[mark - 1]:.5g}") if mark <= query else None for mark in MARKS]
+    return Run(first, tuple(regret), (round(seconds, 3), round(process_time() - start, 3)), query)
+
+
+def random_rows(candidates: Pool, queries: int = QUERIES) -> tuple[float, tuple[float, ...]]:
+    """Mean queries of random rows to the top 1 %, and their mean regret after 20 and 50: exact.
+
+    The sum over k of the probability that none of k random candidates of n is one of the m best: C(n-m, k) / C(n, k).
+    """
+    n, m = len(candidates.y), int(candidates.top.sum())
+    k = np.arange(min(queries, n))
+    missed = np.cumprod(np.concatenate([[1.0], np.maximum(n - m - k, 0) / (n - k)]))
+    return float(missed.sum()), tuple(chance_regret(candidates.gain, mark) for mark in MARKS)

@@ -1,0 +1,85 @@
+"""Tables of runs on pools: by number of columns, by pool, and where a tool is worse than random rows."""
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from benchmarks.pools.play import MARKS, random_rows
+from benchmarks.pools.suite import GROUPS, group_of, pool
+from benchmarks.table import Cell, Table
+
+Runs = dict[str, list[dict[str, Any]]]
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """Mean and its standard error, which is not known of one run."""
+    return float(np.mean(values)), float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else np.nan
+
+
+def _of_pools(figures: list[tuple[float, float]]) -> str:
+    """The mean over pools, each of the same weight."""
+    mean, error = np.mean([mean for mean, _ in figures]), sqrt(sum(e**2 for _, e in figures)) / len(figures)
+    return f"{mean:.1f} ({error:.1f})"
+
+
+def _worse(runs: Runs, members: list[str], queries: int) -> list[str]:
+    """Pools on which regret after 20 queries is above that of random rows by two standard errors."""
+    worse = []
+    for name in members:
+        mean, error = _mean([run["regret"][0] for run in runs[name]])
+        if mean - random_rows(pool(name), queries)[1][0] > 2 * error:
+            worse.append(name)
+    return worse
+
+
+def tables(members: list[str], tools: dict[str, Runs], queries: int) -> list[Table]:
+    """Make the tables of pools that each tool has played."""
+    tools = {tool: {name: runs[name] for name in members if runs.get(name)} for tool, runs in tools.items()}
+    members = [name for name in members if all(name in runs for runs in tools.values())]
+    by_chance = {name: random_rows(pool(name), queries) for name in members}
+    top = {tool: {name: _mean([run["top"] for run in runs[name]]) for name in members} for tool, runs in tools.items()}
+    groups = {group: [name for name in members if group_of(pool(name)) == group] for group in GROUPS}
+    rows: list[list[Cell]] = []
+    for group, inside in [*groups.items(), ("all", members)]:
+        if inside:
+            chance = f"{np.mean([by_chance[name][0] for name in inside]):.1f}"
+            figures = [[top[tool][name] for name in inside] for tool in tools]
+            apart = [
+                [(a - b, sqrt(e**2 + f**2)) for (a, e), (b, f) in zip(figures[0], other, strict=True)]
+                for other in figures[1:]
+            ]
+            rows.append([group, len(inside), *map(_of_pools, figures), *map(_of_pools, apart), chance])
+    title = f"Queries to the top 1 %, {queries + 1} if none of {queries} is, by number of columns (standard errors)"
+    first, *others = tools
+    differences = [f"{first} less {other}" for other in others]
+    summary = Table(title, ["columns", "pools", *tools, *differences, "random rows"], rows)
+    worst: list[list[Cell]] = [
+        ["pools worse than random rows at 20 queries by two standard errors",
+         *(", ".join(_worse(runs, members, queries)) or "none" for runs in tools.values())],
+        ["processor seconds of 20 queries",
+         *(float(np.mean([run["seconds"][0] for name in members for run in runs[name]])) for runs in tools.values())],
+        ["runs of a pool", *(_span([len(runs[name]) for name in members]) for runs in tools.values())],
+    ]  # fmt: skip
+    return [summary, Table("All pools", ["", *tools], worst), _each(members, tools, top, by_chance)]
+
+
+def _span(counts: list[int]) -> str:
+    return f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(min(counts))
+
+
+def _each(members: list[str], tools: dict[str, Runs], top: Any, by_chance: Any) -> Table:
+    columns = [f"{tool}: {fact}" for fact in ("top 1 %", "regret at 20", "regret at 50") for tool in [*tools, "random"]]
+    rows: list[list[Cell]] = []
+    for name in members:
+        n, d = pool(name).x.shape
+        row: list[Cell] = [f"{name} ({n:,} x {d})"]
+        row += [f"{top[tool][name][0]:.1f} ({top[tool][name][1]:.1f})" for tool in tools]
+        row.append(f"{by_chance[name][0]:.1f}")
+        for k in range(len(MARKS)):
+            for runs in tools.values():
+                reached = [run["regret"][k] for run in runs[name] if run["regret"][k] is not None]
+                row.append("{:.2f} ({:.2f})".format(*_mean(reached)) if len(reached) == len(runs[name]) else "")
+            row.append(f"{by_chance[name][1][k]:.2f}")
+        rows.append(row)
+    return Table("Each pool; regret in standard deviations of its outcomes", ["pool", *columns], rows)
