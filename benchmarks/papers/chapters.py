@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from benchmarks.papers import synthetic
 from benchmarks.papers.property_rules import RECOMMENDED
 from benchmarks.papers.records import PLANAR
-from benchmarks.papers.rule_tables import peers_table, rules_tables
+from benchmarks.papers.rule_tables import rules_tables
 from benchmarks.papers.rules import BEST
 from benchmarks.papers.summary import Summary
 from benchmarks.papers.synthetic import GROUP, NON_PRIVATE, RANDOM, cell
@@ -73,13 +73,6 @@ def _rules_panels(summary: Summary) -> list[tuple[str, str, list[str]]]:
 def _property_panels(summary: Summary) -> list[tuple[str, str, list[str]]]:
     return [
         (group, group, [name for name in summary["groups"][group] if not name.endswith(RECOMMENDED)])
-        for group in groups_of(summary)
-    ]
-
-
-def _peers_panels(summary: Summary) -> list[tuple[str, str, list[str]]]:
-    return [
-        (group, group, [column for column in summary["groups"][group] if column.endswith(f": {BEST}")])
         for group in groups_of(summary)
     ]
 
@@ -173,45 +166,6 @@ what 50 answers say of f under that noise.""",
         RULES_TEXT,
         rules_tables,
         _rules_panels,
-        "step after the initial rows",
-        f"{_SIMPLE}, sd of y",
-    ),
-    "peers": Chapter(
-        "Beside BoTorch",
-        """\
-The default rule and BoTorch's SingleTaskGP with log expected improvement, each with its own defaults and a fit of
-hyper-parameters from the answers alone, on the same candidates without noise and after the same initial rows. BoTorch
-fits anew at each step, and is asked for the best of all candidates not yet queried. One thread each.
-
-Measured apart on more runs, with the code of 27 November 2026 and BoTorch 0.18.1: queries, the initial ones included,
-to the first record of the top 1 %, where both stop (without one, after 50 steps):
-
-| pool | runs | here | BoTorch | difference | runs with fewer / more queries |
-|---|---|---|---|---|---|
-| diabetes | 40 | 12.5 (1.5) | 13.2 (1.8) | -0.8 (0.5) | 4 / 1 |
-| concrete | 40 | 20.7 (1.2) | 22.3 (1.5) | -1.7 (1.1) | 17 / 11 |
-| Ames | 500 | 10.3 (0.2) | 10.9 (0.3) | -0.63 (0.11) | 95 / 28 |
-| property | 40 | 25.2 (2.6) | 30.5 (2.6) | -5.3 (4.1) | 26 / 14 |
-| houses | 300 | 5.82 (0.19) | 5.82 (0.18) | +0.00 (0.11) | 48 / 42 |
-
-Two defaults follow from these runs: a prior that keeps the length-scales of coordinates together, and a fit after each
-quarter more answers. Differences to BoTorch in queries:
-
-| length-scales; a fit after | diabetes | concrete | Ames | property | houses |
-|---|---|---|---|---|---|
-| each by itself; ten | -0.7 (0.5) | -0.8 (1.3) | +0.05 (0.11) | +4.4 (3.9) | +0.91 (0.14) |
-| together; ten | -1.0 (0.9) | -1.5 (0.9) | -0.61 (0.11) | -3.6 (3.4) | +0.40 (0.13) |
-| together; a quarter more (the default) | -0.8 (0.5) | -1.7 (1.1) | -0.63 (0.11) | -5.3 (4.1) | +0.00 (0.11) |
-
-On runs that the choice did not see the default differs by -0.8 (0.5) on diabetes (60), -3.0 (1.0) on concrete (40),
--0.56 (0.16) on Ames (200), -1.4 (3.4) on property (40) and +0.14 (0.15) on houses (200).
-
-Few answers cannot separate coordinates: with the first line's settings (and two starting points), but one length-scale
-for all coordinates, the top 1 % was reached 0.5 (0.1) queries earlier on Ames (500 runs) and 2.0 (0.6) on concrete
-(100 runs). On 100 functions of 3 of 15 coordinates, no pool of this page, the default takes 35.7 (1.9) queries, and the
-first line's 33.0 (1.6).""",
-        peers_table,
-        _peers_panels,
         "step after the initial rows",
         f"{_SIMPLE}, sd of y",
     ),

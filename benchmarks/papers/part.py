@@ -19,8 +19,8 @@ POOLS = (
 class Size:
     """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons.
 
-    ``rules`` is that of each of ``pools`` and level, ``peers`` that of each pool on which BoTorch is played too, in
-    ``pool_steps`` steps; ``variants`` that of further experiments on records, ``groups`` that of searches for groups.
+    ``rules`` is that of each of ``pools`` and level, in ``pool_steps`` steps; ``variants`` that of further experiments
+    on records, ``groups`` that of searches for groups.
     """
 
     name: str
@@ -31,7 +31,6 @@ class Size:
     rounds: int
     levels: tuple[str, ...]
     rules: int
-    peers: int
     variants: int = 30
     groups: int = 40
     pools: tuple[str, ...] = POOLS
@@ -49,7 +48,6 @@ FULL = Size(
     rounds=20_000,
     levels=("0.5", "1", "2"),
     rules=100,
-    peers=30,
 )
 QUICK = Size(
     "quick",
@@ -60,7 +58,6 @@ QUICK = Size(
     rounds=20_000,
     levels=("1",),
     rules=2,
-    peers=1,
     variants=10,
     groups=4,
 )

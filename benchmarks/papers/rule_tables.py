@@ -1,8 +1,8 @@
-"""Markdown tables of the chapters "Which rule" and "Beside BoTorch"."""
+"""Markdown tables of the chapter "Which rule"."""
 
 import numpy as np
 
-from benchmarks.papers.rules import BEST, CPU, LEVELS, PEER, RECOMMENDED, REPEATS, TOP, measured
+from benchmarks.papers.rules import BEST, CPU, LEVELS, RECOMMENDED, REPEATS, TOP, measured
 from benchmarks.papers.summary import Summary, difference, figure
 from benchmarks.papers.tables import Lines, markdown_table
 
@@ -84,27 +84,3 @@ def rules_tables(summary: Summary) -> Lines:
             lines += [title, "", *_table(summary, level, fact)]
         lines += _over_all(summary, level)
     return lines
-
-
-def peers_table(summary: Summary) -> Lines:
-    """Write regret, queries to the top 1 % and processor time beside BoTorch's."""
-    rows, ratios = [], []
-    for group in summary["facts"]["shapes"]:
-        rule = next(rule for rule in _rules(summary, group) if rule != PEER)
-        both = [
-            {fact: figure(summary, group, measured(name, fact)) for fact in (BEST, TOP, CPU)} for name in (rule, PEER)
-        ]
-        top = difference(summary, group, measured(rule, TOP), measured(PEER, TOP))
-        ratio = both[1][CPU].mean / max(both[0][CPU].mean, 1e-9)
-        ratios.append(ratio)
-        rows.append(
-            [
-                _shown(summary, f"{group}, "),
-                *(f[TOP].rounded(1) for f in both),
-                f"{top.mean:+.1f}" + (f" ({top.se:.1f})" if top.se is not None else ""),
-                *(f[BEST].rounded(3) for f in both),
-                f"{ratio:.0f}",
-            ]
-        )
-    columns = ["pool", "queries to the top 1 %", PEER, "difference", "regret", PEER, "times less processor time"]
-    return [*markdown_table(columns, rows), f"Smallest ratio of processor times: {min(ratios):.0f}.", ""]

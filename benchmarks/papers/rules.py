@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import botorch_loop
 from benchmarks.papers.part import Curves, Size, Task
 from benchmarks.papers.pools import Pool, pool
 from benchmarks.papers.search import release, rows_of
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.optimizer.algorithms.settings import NO_NOISE
-from blindopt.optimizer.chooser import RowChooser, maximin
+from blindopt.optimizer.chooser import RowChooser
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
 MARKS = 5
@@ -43,11 +42,6 @@ RULES: dict[str, dict[str, Any]] = {
 """Settings of a run, by rule; the others are those of ``spec_of``."""
 DEBLURRED: dict[str, dict[str, Any]] = {"ei_deblurred": {"algorithm": {"name": "ei_deblurred"}, "fit": FIT}}
 """Rules that need the law of a release's noise: not for candidates without noise."""
-DEFAULT = "ei"
-"""The rule that is compared with BoTorch's."""
-PEER = "BoTorch"
-PEERS = ("diabetes", "concrete", "Ames", "property", "houses")
-"""Pools on which BoTorch is played too: it takes half a minute of processor time for a run."""
 
 
 def measured(rule: str, fact: str) -> str:
@@ -153,17 +147,6 @@ def play(candidates: Pool, z: Matrix, study: wire.StudyView, spec: wire.RunSpec,
     return course.curves(rule)
 
 
-def play_peer(candidates: Pool, first: Sequence[int], marks: Sequence[int]) -> Curves:
-    """The columns of BoTorch after the initial rows ``first``; what it recommends is the best queried record."""
-    course, started = Course(candidates, list(first)), process_time()
-    for step in range(1, marks[-1] + 1):
-        course.rows.append(botorch_loop.next_by_log_ei(candidates.x, course.rows, candidates.y[course.rows]))
-        if step in marks:
-            best = course.rows[int(candidates.y[course.rows].argmax())]
-            course.mark(best, process_time() - started)
-    return course.curves(PEER)
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """All rules on all pools, without privacy and with planar Laplace noise."""
@@ -190,33 +173,6 @@ class Rules:
 
     def facts(self, size: Size) -> dict[str, Any]:
         return _facts(size.pools, size)
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """The default rule and BoTorch on the same pools, after the same initial rows."""
-
-    name: str = "peers"
-
-    def tasks(self, size: Size) -> list[Task]:
-        return [(name, run) for run in range(size.peers) for name in PEERS if name in size.pools]
-
-    def marks(self, size: Size) -> Sequence[int]:
-        return _marks(size)
-
-    def play(self, task: Task, size: Size) -> Curves:
-        name, run = task
-        candidates = pool(name, run, size.side)
-        study = study_of(candidates.x, NO_NOISE, None)
-        spec = spec_of(DEFAULT, candidates.x.shape[1], run, size.pool_steps)
-        spec = spec.model_copy(update={"fit": wire.Fit()})  # as by default, with all starting points
-        first = maximin(candidates.x, spec.initial_rows or 0, run, np.empty(0, dtype=np.intp))
-        return play(candidates, candidates.x, study, spec, DEFAULT) | play_peer(
-            candidates, first.tolist(), _marks(size)
-        )
-
-    def facts(self, size: Size) -> dict[str, Any]:
-        return _facts([name for name in PEERS if name in size.pools], size)
 
 
 def _facts(names: Iterable[str], size: Size) -> dict[str, Any]:

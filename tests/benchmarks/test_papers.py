@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import botorch_loop
 from benchmarks.papers import bandits, printed, report, sources, synthetic
 from benchmarks.papers.__main__ import NEEDED, PARTS, reproduce, summaries
 from benchmarks.papers.arms import law_of, private_answers
@@ -34,7 +33,6 @@ TINY = replace(
     levels=("1",),
     side=12,
     rules=2,
-    peers=2,
     groups=2,
     pools=("property",),
     pool_steps=5,
@@ -48,8 +46,6 @@ SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}
 def test_every_part_runs_and_its_page_is_written(name, reproduced):
     if name in NEEDED and not sources.have(NEEDED[name]):
         pytest.skip("its data are not here: `make data` fetches them")
-    if name == "peers" and not botorch_loop.INSTALLED:
-        pytest.skip(botorch_loop.ABSENT)
     page = reproduced(name)
     (summary,) = summaries(page.parent)
     assert summary["part"] == name
