@@ -59,9 +59,18 @@ def tables(members: list[str], tools: dict[str, Runs], queries: int) -> list[Tab
          *(", ".join(_worse(runs, members, queries)) or "none" for runs in tools.values())],
         ["processor seconds of 20 queries",
          *(float(np.mean([run["seconds"][0] for name in members for run in runs[name]])) for runs in tools.values())],
+        [f"processor seconds of {queries} queries, of the runs that make them",
+         *(_seconds([run for name in members for run in runs[name] if run["queries"] == queries])
+           for runs in tools.values())],
+        [f"pools with fewer queries than {[*tools][-1]}",
+         *(sum(top[tool][name][0] < top[[*tools][-1]][name][0] for name in members) for tool in tools)],
         ["runs of a pool", *(_span([len(runs[name]) for name in members]) for runs in tools.values())],
     ]  # fmt: skip
     return [summary, Table("All pools", ["", *tools], worst), _each(members, tools, top, by_chance)]
+
+
+def _seconds(runs: list[dict[str, Any]]) -> float | None:
+    return float(np.mean([run["seconds"][1] for run in runs])) if runs else None
 
 
 def _span(counts: list[int]) -> str:

@@ -150,6 +150,11 @@ def test_tables_name_the_pools_on_which_a_tool_is_worse_than_random_rows(monkeyp
     )
     assert all_pools.rows[0][1:] == ["b", "none"]
     assert summary.rows[-1][:5] == ["all", 2, "10.5 (0.4)", "10.5 (0.4)", "0.0 (0.5)"]
+    assert {row[0]: row[1:] for row in all_pools.rows[1:-1]} == {
+        "processor seconds of 20 queries": [1.0, 1.0],
+        "processor seconds of 60 queries, of the runs that make them": [2.0, 2.0],
+        "pools with fewer queries than y": [0, 0],
+    }
     assert len(each.rows) == 2
 
 
