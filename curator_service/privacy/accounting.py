@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 
 from blindopt import wire
-from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import Concrete, concrete, failure, gaussian_sd, slope_of_row
 from curator_service.privacy.composition import Pair, tight_epsilon
 from curator_service.privacy.noise import LATTICE_BITS
@@ -161,7 +160,7 @@ def _answer_pair(spec: wire.StudyCreate) -> Pair | None:
     dominated by it. An answer about a group costs epsilon where a record stays in it; each of two answers costs half of
     it where a record moves, and those two together are epsilon-DP: so randomized response dominates both cases.
     """
-    kind = concrete_answers(spec.answers)
+    kind = wire.concrete_answers(spec.answers)
     if isinstance(kind, wire.NoAnswerNoise):
         return None
     is_laplace = isinstance(kind, wire.LaplaceAnswers) and not is_groups(spec)

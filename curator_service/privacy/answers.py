@@ -8,12 +8,10 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Vector
+from blindopt.wire.answer import BOUNDED_EPSILON_MAX
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.laplace import add_laplace, laplace_scale, mean_reach
 from curator_service.privacy.noise.lattice import check_finite
-
-_Private = wire.LaplaceAnswers | wire.OneBitAnswers | wire.PiecewiseAnswers
-ConcreteAnswers = wire.NoAnswerNoise | _Private
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def mechanism_of(answers: wire.Answers, persons: int = 1) -> AnswerMechanism | N
     ``persons``: how many different persons' numbers an answer is the mean of. It is then epsilon-DP for replacing one
     of these numbers, which needs less noise with laplace and one_bit; piecewise has the noise of one number.
     """
-    match concrete_answers(answers):
+    match wire.concrete_answers(answers):
         case wire.NoAnswerNoise():
             return None
         case wire.LaplaceAnswers() as spec:
@@ -74,35 +72,14 @@ def mechanism_of(answers: wire.Answers, persons: int = 1) -> AnswerMechanism | N
             return AnswerMechanism(noise, spec.centre, spec.bound, law.draw, law.variance_at)
 
 
-def concrete_answers(answers: wire.Answers) -> ConcreteAnswers:
-    """The answers of a study, where ``auto`` is replaced by the mechanism with the smallest worst-case variance.
-
-    That is one_bit up to an epsilon of about 1.29, then piecewise, and laplace above BOUNDED_EPSILON_MAX. It depends on
-    epsilon alone, because bound and centre scale all three alike.
-    """
-    if not isinstance(answers, wire.AutoAnswers):
-        return answers
-    spec = answers.model_dump(exclude={"mechanism"})
-    laplace = wire.LaplaceAnswers(mechanism="laplace", **spec)
-    if wire.amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX:
-        return laplace
-    choices: tuple[_Private, ...] = (
-        laplace,
-        wire.OneBitAnswers(mechanism="one_bit", **spec),
-        wire.PiecewiseAnswers(mechanism="piecewise", **spec),
-    )
-    return min(choices, key=_variance)
-
-
 def faults(answers: wire.Answers) -> list[dict[str, object]]:
     """Errors for answers of a draft that no mechanism can give."""
     if (
         isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers)
-        and wire.amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX
+        and wire.amount(answers.epsilon) > BOUNDED_EPSILON_MAX
     ):
         message = (
-            f"{answers.mechanism} answers take an epsilon of {bounded.BOUNDED_EPSILON_MAX} at most: "
-            "choose laplace or auto"
+            f"{answers.mechanism} answers take an epsilon of {BOUNDED_EPSILON_MAX} at most: choose laplace or auto"
         )
         return [{"field": "answers.epsilon", "message": message}]
     return []
@@ -114,9 +91,3 @@ def _bounded_law(
     bound, epsilon = answers.bound, wire.amount(answers.epsilon)
     one_bit = isinstance(answers, wire.OneBitAnswers)
     return bounded.one_bit(bound, epsilon, persons) if one_bit else bounded.piecewise(bound, epsilon)
-
-
-def _variance(answers: _Private) -> float:
-    if isinstance(answers, wire.LaplaceAnswers):
-        return 2 * laplace_scale(answers.bound, wire.amount(answers.epsilon)) ** 2
-    return _bounded_law(answers).variance

@@ -10,7 +10,6 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 
 from blindopt import wire
-from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import Concrete, concrete, failure
 from curator_service.privacy.prices import answers_add_up, exact, group_delta, is_groups
 
@@ -178,7 +177,7 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
 
 def _answers(spec: wire.StudyCreate, release: Concrete | None) -> str:
     """``release``: the release if it has a guarantee of its own, with which answers add up."""
-    answers = concrete_answers(spec.answers)
+    answers = wire.concrete_answers(spec.answers)
     if isinstance(answers, wire.NoAnswerNoise):
         return EXACT_ANSWERS
     if is_groups(spec):

@@ -2,7 +2,6 @@
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import not_protected
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
@@ -35,7 +34,7 @@ def view_of(
         delta=getattr(claims, "delta", None),
         sensitivity=getattr(claims, "sensitivity", None),
         noise=mechanism.noise(len(spec.features)),
-        answers=concrete_answers(spec.answers),
+        answers=wire.concrete_answers(spec.answers),
         privacy_unit=spec.privacy_unit,
         budget=spec.budget,
         budget_changes=changes,

@@ -11,7 +11,6 @@ from curator_service.budget.ledger import Balance
 from curator_service.budget.views import outlook
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.privacy import search_noise
-from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import epsilon_of
 from curator_service.privacy.guarantees import strength, surest, whole
 from curator_service.privacy.prices import Prices, text
@@ -55,7 +54,7 @@ class Overviews:
             search=search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
             strength=strength(epsilon) if epsilon is not None else None,
             surest=surest(epsilon) if epsilon is not None else None,
-            answers=concrete_answers(spec.answers).mechanism,
+            answers=wire.concrete_answers(spec.answers).mechanism,
             record_cautions=cautions_from_records(spec, dataset),
             account=account,
         )

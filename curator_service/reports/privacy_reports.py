@@ -10,7 +10,6 @@ from curator_service.budget.views import DatasetAccounts
 from curator_service.datasets.datasets import reading_of
 from curator_service.datasets.records import withheld_records
 from curator_service.privacy import accounting, cautions
-from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import neighbours, unit_of_privacy
 from curator_service.releases.attack_preview import Preview, Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment
@@ -112,7 +111,7 @@ class PrivacyReports:
             mechanism=mechanism.name,
             mechanism_version=mechanism.version if view.report is None else view.report.version,
             status=current.status,
-            answers=concrete_answers(spec.answers),
+            answers=wire.concrete_answers(spec.answers),
             guarantee=view.guarantee,
             not_protected=view.not_protected,
             budget=spec.budget,

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from blindopt.arrays import Vector
+from blindopt.wire.answer import BOUNDED_EPSILON_MAX
 from curator_service.privacy.noise.lattice import check_finite, untrusted
 
-BOUNDED_EPSILON_MAX = 20
-"""Above, the probability of a coin is too close to 1 for doubles; use laplace there."""
 GRID_HALF = 2**45
 """Half the grid of piecewise answers, which has the points -GRID_HALF to GRID_HALF."""
 _EXACT = Context(prec=60)

@@ -20,7 +20,6 @@ from blindopt.audit import signed_documents
 from blindopt.audit.merkle_log import Json
 from blindopt.wire import amount
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.answers import ConcreteAnswers, concrete_answers
 from curator_service.privacy.calibration import failure
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
@@ -95,7 +94,7 @@ def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int) -> list[F
 
 def of_answers(spec: wire.StudyCreate, draws: int) -> list[Fit]:
     """The fit of so many answers at each place of the clip to the law that epsilon and the bound of y imply."""
-    answers, fits = concrete_answers(spec.answers), list[Fit]()
+    answers, fits = wire.concrete_answers(spec.answers), list[Fit]()
     centre, bound = getattr(answers, "centre", 0.0), getattr(answers, "bound", 1.0)
     persons = _PERSONS if releases_mean(spec) and not answers_add_up(spec) else 1
     for clip_end, sign in _PLACES.items():
@@ -114,7 +113,7 @@ def of_answers(spec: wire.StudyCreate, draws: int) -> list[Fit]:
     return fits
 
 
-def _of_offsets(name: str, answers: ConcreteAnswers, offsets: Vector, sign: int, persons: int) -> list[Fit]:
+def _of_offsets(name: str, answers: wire.ConcreteAnswers, offsets: Vector, sign: int, persons: int) -> list[Fit]:
     """Of answers about a mean of ``persons`` measurements that are all at ``sign`` times the bound of y."""
     from scipy import stats
 
@@ -206,7 +205,7 @@ def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
     with context.database.read() as db:
         view = owner_view(db, study_id)
         current = release_status(db, view.spec, view.report)
-    spec, answers = view.spec, concrete_answers(view.spec.answers)
+    spec, answers = view.spec, wire.concrete_answers(view.spec.answers)
     mechanism = mechanism_of(spec, current.release)
     release: dict[str, Any] = {"part": "release", "mechanism": mechanism.name, "version": mechanism.version}
     if isinstance(current.release, wire.SoundRelease) and current.status == "sound":

@@ -91,7 +91,8 @@ def plan_for(
     reasons: list[str] = []
     algorithm, kernel = spec.algorithm, spec.kernel or study.kernel
     if isinstance(algorithm, wire.Auto):
-        algorithm, why = _algorithm(spec, study, past, own_variances)
+        answers = study.answers if engine < 3 else wire.concrete_answers(study.answers)
+        algorithm, why = _algorithm(spec, study, answers, past, own_variances)
         reasons.append(f"The algorithm is {algorithm.name}: {why}.")
     if (fit := spec.fit) == "auto":
         fit = None
@@ -133,8 +134,10 @@ def plan_of_run(
 # --- the algorithm --------------------------------------------------------------------------------
 
 
-def _algorithm(spec: wire.RunSpec, study: Study, past: int, own_variances: bool) -> tuple[wire.AlgorithmSpec, str]:
-    answers, promised = study.answers, spec.stop.improvement is not None
+def _algorithm(
+    spec: wire.RunSpec, study: Study, answers: wire.Answers, past: int, own_variances: bool
+) -> tuple[wire.AlgorithmSpec, str]:
+    promised = spec.stop.improvement is not None
     if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
         if promised:
             return _upper_bound(

@@ -1,10 +1,11 @@
 """Answer mechanisms: how the curator randomizes y before an answer is released."""
 
+from math import acosh, sqrt
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from blindopt.wire.base import BoundedFloat, Epsilon, NonNegativeFloat, PositiveFloat, Request
+from blindopt.wire.base import BoundedFloat, Epsilon, NonNegativeFloat, PositiveFloat, Request, amount
 
 
 class NoAnswerNoise(Request):
@@ -70,4 +71,28 @@ Answers = Annotated[
     Field(discriminator="mechanism"),
     BeforeValidator(_with_mechanism),
 ]
+ConcreteAnswers = NoAnswerNoise | LaplaceAnswers | OneBitAnswers | PiecewiseAnswers
+ONE_BIT_EPSILON_MAX = 2 * acosh((1 + sqrt(7)) / 3)
+"""About 1.29. With c = cosh(epsilon / 2) the worst variances of one_bit, c^2 / (c^2 - 1) C^2, and of piecewise,
+2 / (3 (c - 1)) C^2, are equal at 3 c^2 = 2 c + 2."""
+BOUNDED_EPSILON_MAX = 20
+"""The largest epsilon of one_bit and piecewise: above, the probability of a coin is too close to 1 for doubles."""
+
+
+def concrete_answers(answers: Answers) -> ConcreteAnswers:
+    """Replace ``auto`` by the mechanism with the smallest worst-case variance; return other answers unchanged.
+
+    That depends on epsilon alone, because bound and centre scale all mechanisms alike. Below BOUNDED_EPSILON_MAX
+    laplace always has a larger variance.
+    """
+    if not isinstance(answers, AutoAnswers):
+        return answers
+    epsilon, fields = amount(answers.epsilon), answers.model_dump(exclude={"mechanism"})
+    if epsilon > BOUNDED_EPSILON_MAX:
+        return LaplaceAnswers(mechanism="laplace", **fields)
+    if epsilon <= ONE_BIT_EPSILON_MAX:
+        return OneBitAnswers(mechanism="one_bit", **fields)
+    return PiecewiseAnswers(mechanism="piecewise", **fields)
+
+
 NONE = NoAnswerNoise(mechanism="none")

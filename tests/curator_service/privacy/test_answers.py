@@ -12,7 +12,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.privacy import noise
-from curator_service.privacy.answers import concrete_answers, faults
+from curator_service.privacy.answers import faults
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.measurement.privatize import is_exact, measure, passport_of
 from curator_service.privacy.noise import add_laplace, laplace_scale
@@ -266,7 +266,7 @@ BOUNDED = {"one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}
 @pytest.mark.parametrize(("epsilon", "mechanism"), [("1", "one_bit"), ("1.5", "piecewise"), ("15", "piecewise")])
 def test_auto_takes_the_same_mechanism_for_any_bound(bound, epsilon, mechanism):
     auto = wire.AutoAnswers(mechanism="auto", epsilon=epsilon, value_bound=bound)
-    assert concrete_answers(auto).mechanism == mechanism
+    assert wire.concrete_answers(auto).mechanism == mechanism
 
 
 @pytest.mark.parametrize("mechanism", BOUNDED)

@@ -17,7 +17,7 @@ from scipy import stats
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
-from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
+from curator_service.privacy.answers import faults, mechanism_of
 from curator_service.privacy.measurement.privatize import measure, passport_of
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
@@ -417,7 +417,7 @@ def test_auto_takes_the_smallest_worst_variance(epsilon, taken):
     auto = wire.AutoAnswers(
         mechanism="auto", epsilon=epsilon, value_bound=3.0, noise_bound=1.0, centre=-7.0, plays="mean"
     )
-    chosen = concrete_answers(auto)
+    chosen = wire.concrete_answers(auto)
     assert chosen == KINDS[taken](**auto.model_dump(exclude={"mechanism"}), mechanism=taken)
     assert faults(auto) == []
     mechanism = mechanism_of(auto)

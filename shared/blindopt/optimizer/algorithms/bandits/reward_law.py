@@ -6,10 +6,9 @@ from typing import Literal, Self
 
 from blindopt import wire
 from blindopt.errors import ProtocolViolated
+from blindopt.wire.answer import BOUNDED_EPSILON_MAX
 
 Family = Literal["none", "laplace", "one_bit", "piecewise"]
-BOUNDED_EPSILON_MAX = 20
-"""The largest epsilon at which curators release bounded answers."""
 _NEAR = 1e-6  # a curator's own numbers are those of the law up to its lattice
 
 
@@ -34,19 +33,15 @@ class RewardLaw:
 
     @classmethod
     def of(cls, answers: wire.Answers, kernel: wire.Kernel) -> Self:
-        """Return the law of a study's answers; ``auto`` has the family of the smallest variance, as in the curator.
-
-        Raises ProtocolViolated for bounded answers with an epsilon that no curator accepts.
-        """
+        """Return the law of a study's answers. Raises ProtocolViolated for an epsilon that no curator accepts."""
+        answers = wire.concrete_answers(answers)
         if isinstance(answers, wire.NoAnswerNoise):
             return cls("none", kernel.mean, sqrt(kernel.signal_variance), sqrt(kernel.noise_variance), 0.0, 0.0, None)
         epsilon, bound = float(wire.amount(answers.epsilon)), answers.bound
         if isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers) and epsilon > BOUNDED_EPSILON_MAX:
             raise ProtocolViolated(f"{answers.mechanism} answers with an epsilon above {BOUNDED_EPSILON_MAX}")
-        laws = {family: _noise(family, bound, epsilon) for family in _families(answers, epsilon)}
-        family = min(laws, key=lambda name: laws[name][1])
-        scale, variance = laws[family]
-        means = answers.plays == "mean"
+        family, means = answers.mechanism, answers.plays == "mean"
+        scale, variance = _noise(family, bound, epsilon)
         return cls(family, answers.centre, answers.value_bound, answers.noise_bound, scale, variance, epsilon, means)
 
     @property
@@ -90,19 +85,6 @@ class RewardLaw:
             return
         if noise.scale is None or not isclose(noise.scale, self.scale, rel_tol=_NEAR):
             raise ProtocolViolated(f"the {noise.family} noise of an answer has another scale than the study says")
-
-
-def _families(answers: wire.PrivateAnswers, epsilon: float) -> tuple[Family, ...]:
-    match answers:
-        case wire.LaplaceAnswers():
-            return ("laplace",)
-        case wire.OneBitAnswers():
-            return ("one_bit",)
-        case wire.PiecewiseAnswers():
-            return ("piecewise",)
-        case wire.AutoAnswers():
-            return ("laplace", "one_bit", "piecewise") if epsilon <= BOUNDED_EPSILON_MAX else ("laplace",)
-    raise AssertionError("unreachable")
 
 
 def _noise(family: Family, bound: float, epsilon: float) -> tuple[float, float]:

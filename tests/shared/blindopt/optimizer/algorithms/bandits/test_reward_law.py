@@ -7,7 +7,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import ProtocolViolated
 from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
-from curator_service.privacy.answers import concrete_answers, mechanism_of
+from curator_service.privacy.answers import mechanism_of
 
 KERNEL = wire.Kernel(lengthscale=1.0, signal_variance=4.0, noise_variance=0.25, mean=3.0)
 KINDS = {
@@ -48,7 +48,7 @@ def test_a_mean_may_have_less_noise_than_one_reward_and_never_more(kind):
 @pytest.mark.parametrize("epsilon", ["0.2", "1.2", "1.4", "5", "20", "20.5", "900"])
 def test_auto_is_what_the_curator_takes_it_for(epsilon):
     answers = answers_of("auto", epsilon)
-    assert RewardLaw.of(answers, KERNEL).family == concrete_answers(answers).mechanism
+    assert RewardLaw.of(answers, KERNEL).family == wire.concrete_answers(answers).mechanism
 
 
 @pytest.mark.parametrize("kind", ["one_bit", "piecewise"])
