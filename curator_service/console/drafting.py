@@ -253,6 +253,16 @@ def row_cap(form: Form) -> str | None:
     return format(cap, "f") if cap.is_finite() and cap < groups.EPSILON_END else None
 
 
+def answers_so_far(form: Form) -> Body:
+    """Answers and caps of a form whose steps for these are still to come: what was typed, or will be suggested."""
+    if form.get("answers.mechanism") in ("", "none"):
+        return {"answers": {"mechanism": "none"}}
+    return {
+        "answers": {"mechanism": "auto", "epsilon": form.get("answers.epsilon"), "value_bound": 1.0},
+        "budget": {"epsilon_per_row": form.get("budget.epsilon_per_row") or row_cap(form)},
+    }
+
+
 def _plain(value: float) -> str:
     """A number to one significant digit, as a form takes it."""
     return format(Decimal(f"{value:.1g}"), "f") if 1e-6 < value < 1e9 else f"{value:.1g}"

@@ -74,7 +74,7 @@ async def next_step(page: Page, form: Form) -> Response:
     shown: dict[str, Any] = {}
     if last in ("release", "answers", "budget"):
         try:
-            shown = await _effect(page, body, forecast=step == "release" and go == "look")
+            shown = await _effect(page, form, body, forecast=step == "release" and go == "look")
         except ApiProblem as problem:
             failed = form.failed(problem, drafting.derived(form), body)
             return await _show(page, failed, _first_wrong(failed, step), dataset)
@@ -91,13 +91,13 @@ async def effect(page: Page, form: Form) -> Response:
     context: dict[str, Any] = {"problem": next(iter(form.errors.values()), None), "checked": None, "live": True}
     if form.ok:
         try:
-            context |= await _effect(page, body)
+            context |= await _effect(page, form, body)
         except ApiProblem as problem:
             context["problem"] = problem.in_words
     return page.fragment("effect_part.html", **context)
 
 
-async def _effect(page: Page, body: Body, *, forecast: bool = True) -> dict[str, Any]:
+async def _effect(page: Page, form: Form, body: Body, *, forecast: bool = True) -> dict[str, Any]:
     """The check of a draft, and its public forecast, which this starts if it is wanted."""
     spec = {"answers": {"mechanism": "none"}} | sent(body)  # what is done to y is the next step's
     made = None
@@ -105,7 +105,12 @@ async def _effect(page: Page, body: Body, *, forecast: bool = True) -> dict[str,
         with suppress(ApiProblem):  # such as of a dataset of one record, or of a release without noise
             made = await page.api.ask("/v1/studies:forecast", wire.PublicForecast, spec)
     # Second: what it says of a search reads the forecast, if that has ended.
-    return {"spec": spec, "checked": await page.api.ask("/v1/studies:check", wire.StudyCheck, spec), "forecast": made}
+    checked = protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, spec)
+    if "answers" not in body:  # protection counts them: as they were typed, or will be suggested
+        with suppress(ApiProblem):
+            answered = drafting.answers_so_far(form) | sent(body)
+            protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, answered)
+    return {"spec": spec, "checked": checked, "protected": protected, "forecast": made}
 
 
 async def _compared(page: Page, dataset: wire.DatasetView, changed: str) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def projected_gaussian_sd(
     if not 1 <= r < d:
         raise ValueError("a projection has fewer columns than there are features")
     target, exact = delta * (1 - 1e-6), float(epsilon) * (1 - 1e-12)
-    sizes, weights = _projected_length(d, r)
+    sizes, weights = projected_length(d, r)
     moved = sensitivity * math.sqrt(d / r) * (sizes + projection_error(d, r)) + slack
 
     def excess(log_sd: float) -> float:
@@ -114,7 +114,7 @@ def projection_error(d: int, r: int) -> float:
     return 2 * CONDITION_MAX * math.sqrt(r) * (d * r + 8) * 2.0**-53
 
 
-def _projected_length(d: int, r: int) -> tuple[Vector, Vector]:
+def projected_length(d: int, r: int) -> tuple[Vector, Vector]:
     """Points and weights of the law of sqrt(t), t ~ Beta(r/2, (d-r)/2): Gauss's rule on 64 panels.
 
     With sqrt(t) = sin(x) the density of x is proportional to sin(x)^(r-1) cos(x)^(d-r-1): a trigonometric polynomial

@@ -460,19 +460,8 @@ def of_bounds(epsilon: str, records: int, *, person: bool) -> str:
     )
 
 
-RANGES: tuple[tuple[Decimal, wire.Strength], ...] = (
-    (Decimal(1), "strong"),
-    (Decimal(3), "moderate"),
-    (Decimal(6), "weak"),
-)
-"""The largest epsilon of each named range; above all of them it is nearly none."""
 RIGHT = 0.75
 """How often the best guess between two values may be right for them to count as confused: three times in four."""
-
-
-def strength(epsilon: Decimal) -> wire.Strength:
-    """The name of the range that epsilon is in."""
-    return next((name for most, name in RANGES if epsilon <= most), "nearly none")
 
 
 def surest(epsilon: Decimal) -> float:

@@ -25,8 +25,13 @@ def of_box(features: list[Feature], noise_sd: float | None, columns: int) -> flo
     return None if noise_sd is None else noise_sd * sqrt(columns) / _apart(features)
 
 
+def diagonal(features: list[Feature]) -> float:
+    """The diagonal of the declared box, in scaled units."""
+    return hypot(*((feature.upper - feature.lower) / feature.unit for feature in features))
+
+
 def _apart(features: list[Feature]) -> float:
-    return hypot(*((feature.upper - feature.lower) / feature.unit for feature in features)) / sqrt(6)
+    return diagonal(features) / sqrt(6)
 
 
 def in_words(ratio: float | None, spec: StudyCreate | None = None, points: Sequence[ForecastPoint] = ()) -> str | None:

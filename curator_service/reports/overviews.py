@@ -12,8 +12,9 @@ from curator_service.budget.views import outlook
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
 from curator_service.privacy import search_noise
 from curator_service.privacy.calibration import epsilon_of
-from curator_service.privacy.guarantees import strength, surest, whole
+from curator_service.privacy.guarantees import surest, whole
 from curator_service.privacy.prices import Prices, text
+from curator_service.privacy.protection import protection
 from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.releases import ForecastOf
@@ -49,10 +50,15 @@ class Overviews:
         epsilon = epsilon_of(current.release) if current.status == "sound" else None
         if epsilon is not None and (record := whole(spec, current.release)) is not None:
             epsilon = wire.amount(record)
+        protected = protection(spec, current.claimed)
+        hidden, whole_record = protected.figures if protected else (None, None)
         return wire.StudyCheck(
             **promised(spec, current, mechanism, dataset.rows),
             search=search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
-            strength=strength(epsilon) if epsilon is not None else None,
+            strength=protected.word if protected else None,
+            epsilon_hidden=hidden,
+            epsilon_whole=whole_record,
+            protection=protected.sentence if protected else None,
             surest=surest(epsilon) if epsilon is not None else None,
             answers=wire.concrete_answers(spec.answers).mechanism,
             record_cautions=cautions_from_records(spec, dataset),

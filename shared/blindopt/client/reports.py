@@ -17,6 +17,7 @@ class Check(wire.StudyCheck):
         return facts(
             {
                 "Guarantee": self.guarantee,
+                "Protection": self.protection,
                 "How sure anyone can become": self.belief,
                 "Price": self.price.sentence,
                 "Search": self.search,

@@ -180,7 +180,7 @@ LocalRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianPr
 """Each record is released by itself, with noise."""
 SoundRelease = LocalRelease | GroupsRelease
 
-Strength = Literal["strong", "moderate", "weak", "nearly none"]
+Strength = Literal["strong", "moderate", "weak", "nearly none", "without a bound"]
 Status = Literal["sound", "refuted", "unprotected", "withdrawn"]
 
 

@@ -495,8 +495,19 @@ class StudyCheck(Reply):
         "is one; null without noise.",
     )
     strength: Strength | None = Field(
-        description="Name of the range of epsilon: up to 1, 3, 6, and above; null where nothing is promised."
+        description="Name of the range of epsilon_whole: up to 1, 3, 6, and above, or without a bound; null where "
+        "nothing is promised."
     )
+    epsilon_hidden: float | None = Field(
+        None,
+        description="Epsilon of the hidden change with all answers that the caps allow; null where nothing bounds it.",
+    )
+    epsilon_whole: float | None = Field(
+        None,
+        description="The same of a whole record, over the declared bounds, or of all records of a person. Groups: "
+        "equal to epsilon_hidden.",
+    )
+    protection: str | None = Field(None, description="Both in words; null where nothing is promised.")
     surest: float | None = Field(
         description=(
             "How sure someone undecided (1/2) between two values that differ by Delta can become, at most; with a "

@@ -218,7 +218,7 @@ def test_the_release_step_asks_what_nobody_must_find_out_before_any_symbol(relea
 def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
     """By hand, for epsilon 2, two features and h = 1: sd sqrt(3) h / 2; ln 3 h / 2; 1 / (1 + e^-2)."""
     release_step.submit("/studies/new", go="look", **{"release.epsilon": "2"})
-    for text in ("moderate", "at most 88.1 % sure", "± 0.866 (4.33 %)", ">0.549<", "uses epsilon 2 of each record."):
+    for text in ("nearly none", "at most 88.1 % sure", "± 0.866 (4.33 %)", ">0.549<", "uses epsilon 2 of each record."):
         assert text in release_step.text, text
     assert "A record of this dataset has used" not in release_step.shown
     assert "Noise moves a record" in release_step.shown
@@ -246,8 +246,14 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
     def part(**typed):
         return release_step.send("POST", "/console/studies/new/effect", data=fields | typed).text
 
-    for epsilon, name in (("0.7", "strong"), ("3", "moderate"), ("4", "weak"), ("7", "nearly none")):
-        assert f">{name}</strong>" in part(**{"release.epsilon": epsilon})
+    # Two features that hide their ranges: sqrt(2) epsilon by the release, and five answers of 0.1 as suggested.
+    of_ranges = {"hide": "most", "answers.epsilon": "0.1"}
+    for epsilon, name in (("0.3", "strong"), ("1", "moderate"), ("3", "weak"), ("5", "nearly none")):
+        assert f">{name}</strong>" in part(**of_ranges, **{"release.epsilon": epsilon})
+    said = "The hidden change: epsilon 0.8 with answers. A whole record: epsilon 0.925, strong."
+    assert said in re.sub("<[^>]+>", "", part(**of_ranges, **{"release.epsilon": "0.3"}))
+    assert ">nearly none</strong>" in part(**{"release.epsilon": "0.3", "answers.epsilon": "0.1"})  # hides a twentieth
+    assert ">without a bound</strong>" in part(**of_ranges, **{"answers.mechanism": "none"})
     everything = part(hide="everything", **{"release.epsilon": "1"})
     assert "± 49 (245 %)" in everything  # sqrt(3) sqrt(2) 20
     assert "expect a search to be no better than random records" in everything

@@ -110,6 +110,8 @@ def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dat
     assert body["features"] == [feature.model_dump() for feature in preview.features]
     assert body["price"] == preview.price.model_dump()
     assert (body["mechanism"], body["noise_sd"]) == (preview.mechanism, preview.noise_sd)
+    assert body["epsilon_hidden"] <= body["epsilon_whole"]
+    assert body["protection"].endswith(f", {body['strength']}.")
 
 
 def test_the_log_is_read_backwards_and_by_kind(curator):
