@@ -356,10 +356,10 @@ class CuratorRefused(BlindoptError):
 
 
 class LoopEnded(BlindoptError):
-    """Take the recommendation, or make another optimizer with more iterations and the outcomes so far."""
+    """Take the recommendation, or make another optimizer: the same with `observations=optimizer.history`."""
 
-    def __init__(self, because: str, outcomes: int) -> None:
-        super().__init__(f"the loop has ended after {outcomes} queries ({because})")
+    def __init__(self, because: str, queries: int) -> None:
+        super().__init__(f"the loop has ended after {queries} queries ({because})")
         self.because = because
 
 

@@ -156,9 +156,19 @@ class Study:
             return copy.queries(*states)
 
     def optimizer(self, **settings: Any) -> Optimizer:
-        """Return an Optimizer for the study, with all answers so far; ``settings`` are its own."""
-        optimizer = Optimizer(self.candidates, study=self.view, **settings)
-        for candidate, answer in self.history:
+        """Return an Optimizer for the study, with all answers so far; ``settings`` are its own.
+
+        If the first query was the one that it asks for, an interrupted loop goes on: queries that it asks for again are
+        its own. All others are past outcomes.
+        """
+        optimizer, history = Optimizer(self.candidates, study=self.view, **settings), self.history
+        first = optimizer.propose() if history else None
+        goes_on = first is not None and first.row == history[0][0]
+        if first is not None and not goes_on:
+            optimizer = Optimizer(self.candidates, study=self.view, **settings)
+        for candidate, answer in history:
+            if goes_on:
+                optimizer.propose()
             if answer is None:
                 optimizer.decline(candidate)
             else:

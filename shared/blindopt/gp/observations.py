@@ -18,9 +18,9 @@ class Observations:
 
     ``rows`` (t,) are the candidates observed, and ``inputs`` (t, r) their coordinates. ``factor`` L (t, t) is the
     Cholesky factor of the observations' covariance, ``inverse`` is L^-1, ``weights`` w (t,) are L^-1 (y - prior mean),
-    and ``duals`` (t,) are L^-T w but for rounding. The arrays have room for more than t, up to ``capacity``: read the
-    first ``count`` entries. ``serials`` (t,) differ for all observations that were ever made, also for those that were
-    retracted.
+    and ``duals`` (t,) are L^-T w but for rounding. The arrays have room for more than t, at first for ``capacity`` at
+    most: read the first ``count`` entries. ``serials`` (t,) differ for all observations that were ever made, also for
+    those that were retracted.
     """
 
     def __init__(self, r: int, noise_variance: float, nugget: float, capacity: int) -> None:
@@ -41,16 +41,15 @@ class Observations:
         """The largest prior variance of an observation so far, its noise included."""
 
     def next_noise(self, noise_variance: float | None) -> float:
-        """Noise variance of the next observation: its own, or the usual one. IndexError past the capacity."""
-        if self.count == self.capacity:
-            raise IndexError(f"the posterior was built for {self.count} outcomes")
+        """Noise variance of the next observation: its own, or the usual one."""
         return self._noise_variance if noise_variance is None else _checked_noise(noise_variance)
 
     def append(self, row: int, inputs: Vector, whitened: Vector, pivot: float, weight: float) -> None:
         """Add a row (``whitened``, ``pivot``) to L, and ``weight`` to w."""
         t = self.count
         if t == len(self.weights):
-            self._grow(min(max(16, 2 * t), self.capacity))
+            size = max(16, 2 * t)
+            self._grow(min(size, self.capacity) if t < self.capacity else size)
         self.rows[t], self.inputs[t] = row, inputs
         self.serials[t] = self._next_serial
         self._next_serial += 1
@@ -65,9 +64,7 @@ class Observations:
     def begin(self, rows: Rows, inputs: Matrix, factor: Matrix, inverse: Matrix, weights: Vector) -> None:
         """Take t observations as the first ones, with their L, L^-1 and w."""
         t = len(rows)
-        if t > self.capacity:
-            raise IndexError(f"the posterior was built for {self.capacity} outcomes")
-        self._grow(min(max(16, t), self.capacity))
+        self._grow(max(t, min(16, self.capacity)))
         self.rows[:t], self.inputs[:t] = rows, inputs
         self.serials[:t] = np.arange(self._next_serial, self._next_serial + t)
         self._next_serial += t

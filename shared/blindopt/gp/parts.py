@@ -24,7 +24,8 @@ _BLOCK_ROWS_MIN = 64
 class Moments:
     """Whitened rows V (n, capacity), means and variances (n,) of candidates, all with as many observations.
 
-    They start as those of the prior. ``whitened`` grows by columns, and has the precision ``dtype``.
+    They start as those of the prior. ``whitened`` grows by columns, past the ``capacity`` too, and has the precision
+    ``dtype``.
     """
 
     def __init__(
@@ -49,6 +50,9 @@ class Moments:
     def refresh(self) -> None:
         """Bring all candidates up to date."""
         s, t = self._count, self._observations.count
+        if t > self._whitened.shape[1]:
+            larger: Matrix = np.empty((len(self.mean), 2 * t), self._whitened.dtype, order="F")
+            larger[:, :s], self._whitened = self._whitened[:, :s], larger
         if s == t - 1:
             self._append_column(s)
         elif s < t:

@@ -42,10 +42,10 @@ class ExactGP:
     and k_ii - |v_i|^2. Another observation appends a row to L, and a number to w and to each v_i.
 
     Candidates (n, r) are ``candidates``, ``kernel`` is their covariance, ``prior_mean`` is in units of the outcome, and
-    ``capacity`` is the most observations. Variances are in squared units of the outcome: ``noise_variance`` is the
-    usual one of an observation, and ``nugget`` is that of a part of f that each row has for itself (see
-    ``input_noise``). Coordinates are multiplied by ``scales`` (r,) first, if there are any. A row may be observed
-    again.
+    ``capacity`` is the number of observations that there is room for at first. Variances are in squared units of the
+    outcome: ``noise_variance`` is the usual one of an observation, and ``nugget`` is that of a part of f that each row
+    has for itself (see ``input_noise``). Coordinates are multiplied by ``scales`` (r,) first, if there are any. A row
+    may be observed again.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ExactGP:
     def observe(self, row: int, outcome: float, noise_variance: float | None = None) -> None:
         """Condition on ``outcome`` at candidate ``row``; ``noise_variance`` is its own, if it differs from the usual.
 
-        Raises IndexError past n or the capacity, and NumericalFailure for an outcome or a variance that is no number.
+        Raises IndexError past n, and NumericalFailure for an outcome or a variance that is no number.
         """
         whitened, mean, pivot = self._next_row(row, noise_variance)
         weight = (outcome - mean) / pivot if abs(outcome) <= OUTCOME_MAX and 0 < pivot < np.inf else np.nan

@@ -96,7 +96,8 @@ class RowChooser:
     ``next`` returns the rows of the next query and changes nothing; ``observe`` takes an answer into account, and
     ``decline`` notes that a row has none. After trials 1 .. k were observed or declined, in order, ``next`` returns the
     same rows however often it was called before; after a correction, another chooser is shown all answers again. An
-    empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run.
+    empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run,
+    and ``declined`` are rows that had none.
     ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
     ``tick`` is called after each part of a long computation, and may raise to end it. ``plan`` is that of the run;
     None: ``plan_for`` makes it. ``executor`` holds the candidates, where the algorithm can divide them;
@@ -110,6 +111,7 @@ class RowChooser:
         candidates: Matrix,
         observations: Sequence[wire.Observation] = (),
         *,
+        declined: Sequence[int] = (),
         plan: wire.Plan | None = None,
         outcomes: int | None = None,
         tick: Tick = NO_TICK,
@@ -126,7 +128,7 @@ class RowChooser:
         self._outcomes: list[float] = []  # in the run's direction
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
-        self._initial = self._design(candidates, np.unique([o.row for o in observations]).astype(np.intp))
+        self._initial = self._design(candidates, *(_rows(of) for of in ([o.row for o in observations], declined)))
         self.last = len(self._initial) + spec.iterations
         """The largest number of trials."""
         outcomes_max = len(observations) + self.last
@@ -167,15 +169,13 @@ class RowChooser:
         self.ended_because: EndReason | None = None
         for past in observations:
             tick()
-            variance = past.noise_variance
-            passport = past.passport if variance is None else wire.NoisePassport(measurement_variance=variance)
-            self._learn(past.row, past.y, passport)
-            if past.passport is not None:  # an earlier run of the study has it from the curator
-                self._count(past.row)
+            self.remember(past)
+        for row in declined:
+            self.rule_out(row)
 
-    def _design(self, candidates: Matrix, observed: Rows) -> Rows:
+    def _design(self, candidates: Matrix, observed: Rows, declined: Rows) -> Rows:
         plan, seed = self.plan, self._spec.seed or 0
-        taken = observed if plan.repeats != "algorithm" else observed[:0]
+        taken = np.union1d(observed, declined) if plan.repeats != "algorithm" else declined
         if plan.initial_design == "random" or not plan.initial_rows:
             return random_rows(self._n, plan.initial_rows, seed, taken)
         return maximin(candidates, plan.initial_rows, seed, taken, self._tick)
@@ -217,7 +217,7 @@ class RowChooser:
         if self.plan.repeats == "algorithm":
             most = self.plan.answers_per_row
             return [row for row in rows if most is None or self._answered[row] < most]
-        return [row for row in rows if not self._is_observed[row]]
+        return [row for row in rows if not self._is_observed[row] and row not in self._declined]
 
     def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
         """Take the answer of the next trial into account; y in units of the measurement."""
@@ -227,10 +227,20 @@ class RowChooser:
         self.seen += 1
 
     def decline(self, row: int) -> None:
-        """Count the next trial as one without an answer: it teaches nothing, and its row is not chosen again."""
+        """Count the next trial as one without an answer: its row is not chosen again."""
+        self.rule_out(row)
+        self.seen += 1
+
+    def remember(self, past: wire.Observation) -> None:
+        """Take a measurement into account that is no trial: one from before the run, or beside it."""
+        self._learn(past.row, past.y, passport_of(past))
+        if past.passport is not None:  # an earlier run of the study has it from the curator
+            self._count(past.row)
+
+    def rule_out(self, row: int) -> None:
+        """Note that a row has no outcome: it is not chosen again."""
         self._algorithm.decline(row)
         self._declined = np.union1d(self._declined, row)
-        self.seen += 1
 
     def show(self, row: int, answer: wire.Answer | None) -> None:
         """Take the answer of the next trial into account; None: it was declined."""
@@ -401,6 +411,16 @@ def memory_problem(plan: wire.Plan, iterations: int, study: wire.StudyView, obse
     hint = f"ask for {low:,} at most" if low else "they do not fit with any number of queries"
     size = f"{study.n:,} candidates and {iterations:,} queries need {needed / 1e9:.2g} GB"
     return f"{size}; the limit is {most / 1e9:.2g} GB: {hint}"
+
+
+def passport_of(past: wire.Observation) -> wire.NoisePassport | None:
+    """Return the noise description of a past measurement; None if nothing is said of its noise."""
+    variance = past.noise_variance
+    return past.passport if variance is None else wire.NoisePassport(measurement_variance=variance)
+
+
+def _rows(numbers: Sequence[int]) -> Rows:
+    return np.unique(np.array(numbers, dtype=np.intp))
 
 
 def _check(observations: Sequence[wire.Observation], n: int) -> None:

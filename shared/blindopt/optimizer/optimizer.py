@@ -3,14 +3,15 @@
 import math
 import operator
 import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
 
 import numpy as np
 
-from blindopt import display, wire
+from blindopt import display, faults, wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
-from blindopt.optimizer.chooser import Over, Proposal, RowChooser, points_of, recommendation_of
+from blindopt.optimizer.chooser import Over, Proposal, RowChooser, passport_of, points_of, recommendation_of
 from blindopt.optimizer.defaults import PublicCandidates, Study, plan_of_run
 from blindopt.wire.base import parsed
 from blindopt.wire.run import NEWEST, Engine
@@ -30,6 +31,19 @@ class Moments(NamedTuple):
     sd: Vector
 
 
+class Outcome(NamedTuple):
+    """What was reported of a candidate, as ``tell`` takes it; ``y`` is None if it was declined.
+
+    >>> Outcome(3, 1.5)
+    Outcome(row=3, y=1.5, variance=None, passport=None)
+    """
+
+    row: int
+    y: float | None
+    variance: float | None = None
+    passport: wire.NoisePassport | None = None
+
+
 class Optimizer:
     """Chooses which candidate to query next, as a run of the modeler does: ``ask``, measure, ``tell``, and again.
 
@@ -38,6 +52,10 @@ class Optimizer:
     a type of ``blindopt.wire``; "auto" takes what suits the candidates, and ``plan`` says why. ``iterations`` is the
     number of queries after the initial ones. ``maximize``: whether the largest outcome is the best. With the same
     ``seed`` and answers it makes the same choices, to the last bit; without one it draws a seed.
+
+    ``observations`` are past outcomes, which use up no ``iterations``: (row, y), (row, y, variance), dicts or a frame
+    of these fields, or the ``history`` of an optimizer. A candidate without y was declined. The first ``ask`` makes the
+    plan; each outcome that was told before it takes the place of an initial query.
 
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
     direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``. With
@@ -64,6 +82,7 @@ class Optimizer:
         seed: int | None = None,
         algorithm: str | wire.AlgorithmChoice = "auto",
         iterations: int = 50,
+        observations: Any = (),
         study: wire.StudyView | None = None,
         engine: Engine | None = None,
         **settings: Any,
@@ -84,11 +103,38 @@ class Optimizer:
         versions = get_args(Engine)
         if engine not in (None, *versions):
             raise Invalid(f"engine must be one of {versions}, or None for the newest")
-        plan = plan_of_run(spec, about, [], engine=engine or NEWEST)
-        self._chooser = RowChooser(spec, about, self.candidates, plan=plan)
+        self._built: RowChooser | None = None
+        self._settings, self._engine = (spec, about), engine or NEWEST
+        self._has_begun = False  # the first ``ask`` makes the plan: what is reported before is from before the run
         self._pending: list[Proposal] = []  # of the last batch, and not reported yet
-        self.history: list[tuple[int, float | None]] = []
-        """Every candidate with its outcome, in order; None for one that was not measured."""
+        self._open: set[int] = set()  # candidates that were asked for, in any batch, and not reported yet
+        self.history: list[Outcome] = []
+        """Every report, in order; y is None for a candidate that was not measured."""
+        for number, outcome in enumerate(_outcomes(observations), start=1):
+            try:
+                self._tell_past(outcome)
+            except Invalid as error:
+                raise Invalid(f"observation {number}: {error}") from None
+        _ = self._chooser  # settings that no algorithm has are refused here
+
+    def _tell_past(self, outcome: Mapping[str, Any]) -> None:
+        if unknown := next((str(name) for name in outcome if name not in Outcome._fields), None):
+            raise Invalid(f"it has no field {unknown}{faults.nearest(unknown, Outcome._fields)}")
+        if "row" not in outcome:
+            raise Invalid("it has no row, the number of its candidate")
+        if outcome.get("y") is None:
+            self.decline(outcome["row"])
+        else:
+            self.tell(outcome["row"], **{name: outcome[name] for name in outcome if name != "row"})
+
+    @property
+    def _chooser(self) -> RowChooser:
+        if self._built is None:
+            past = [_observation(outcome) for outcome in self.history if outcome.y is not None]
+            declined = [outcome.row for outcome in self.history if outcome.y is None]
+            plan = plan_of_run(*self._settings, past, engine=self._engine)
+            self._built = RowChooser(*self._settings, self.candidates, past, declined=declined, plan=plan)
+        return self._built
 
     @property
     def plan(self) -> wire.Plan:
@@ -108,6 +154,8 @@ class Optimizer:
     def propose(self) -> Proposal | None:
         """Return the next candidate with the values that led to its choice; None when the loop has ended."""
         self._pending = self._pending or self._chooser.next()
+        self._has_begun = True
+        self._open.update(proposal.row for proposal in self._pending)
         return next(iter(self._pending), None)
 
     def ask(self) -> int:
@@ -123,15 +171,16 @@ class Optimizer:
         Raises LoopEnded as ``ask`` does.
         """
         if self.propose() is None:
-            raise LoopEnded(str(self._chooser.ended_because), len(self.history))
+            raise LoopEnded(str(self._chooser.ended_because), self._chooser.seen)
         return [proposal.row for proposal in self._pending]
 
     def tell(
         self, i: int, y: float, *, variance: float | None = None, passport: wire.NoisePassport | None = None
     ) -> None:
-        """Report the outcome ``y`` of candidate ``i``, of its own accord or as ``ask`` chose it.
+        """Report the outcome ``y`` of candidate ``i``. One that ``ask`` did not choose counts as a past outcome.
 
         ``variance`` is that of its noise, if it is known; ``passport`` is the noise description of a curator's answer.
+        For an experiment that failed, and has no outcome, call ``decline``. Raises Invalid unless ``y`` is finite.
         """
         if variance is not None and passport is not None:
             raise Invalid("give variance or passport, not both: the passport states the noise")
@@ -140,21 +189,29 @@ class Optimizer:
         except (TypeError, ValueError, OverflowError):  # no number, an array of several, an integer beyond the doubles
             is_finite = False
         if not is_finite:
-            raise Invalid("y must be a finite number")
+            raise Invalid("y must be a finite number; report a candidate without an outcome by decline(i)")
         if variance is not None:
-            measured = {"measurement_variance": variance}
-            passport = parsed(wire.NoisePassport, measured, {"measurement_variance": "variance"})
+            parsed(wire.NoisePassport, {"measurement_variance": variance}, {"measurement_variance": "variance"})
         row = candidate_number(i, len(self.candidates))
-        self._chooser.observe(row, float(y), passport)
-        self._report(row)
-        self.history.append((row, float(y)))
+        self._take(Outcome(row, float(y), None if variance is None else float(variance), passport))
 
     def decline(self, i: int) -> None:
-        """Report that candidate ``i`` was not measured: it is not chosen again."""
-        row = candidate_number(i, len(self.candidates))
-        self._chooser.decline(row)
+        """Report that candidate ``i`` has no outcome, as after a failed experiment: it is not chosen again."""
+        self._take(Outcome(candidate_number(i, len(self.candidates)), None))
+
+    def _take(self, outcome: Outcome) -> None:
+        row, chooser, is_trial = outcome.row, self._built, outcome.row in self._open
+        if chooser is None or not self._has_begun:
+            self._built = None
+        elif outcome.y is None:
+            (chooser.decline if is_trial else chooser.rule_out)(row)
+        elif is_trial:
+            chooser.observe(row, outcome.y, passport_of(_observation(outcome)))
+        else:
+            chooser.remember(_observation(outcome))
+        self._open.discard(row)
         self._report(row)
-        self.history.append((row, None))
+        self.history.append(outcome)
 
     def _report(self, row: int) -> None:
         """Take a candidate from the batch; after one of the caller's own, the next batch is chosen anew."""
@@ -185,6 +242,29 @@ class Optimizer:
         }
         shown = {} if best is None else {"Recommended candidate": best.row, "Mean": best.mean, "sd": best.sd}
         return display.facts(values | shown, caption="Optimizer")
+
+
+def _outcomes(observations: Any) -> Iterator[Mapping[str, Any]]:
+    """The fields of each past outcome. A gap in a frame is a field that is not given."""
+    if hasattr(observations, "columns"):
+        names = [str(name) for name in observations.columns]
+        rows = zip(*(np.asarray(observations[name]).tolist() for name in observations.columns), strict=True)
+        yield from ({name: value for name, value in zip(names, row, strict=True) if value == value} for row in rows)
+        return
+    for number, outcome in enumerate(observations, start=1):
+        if isinstance(outcome, Mapping):
+            yield outcome
+        elif isinstance(outcome, Sequence) and 2 <= len(outcome) <= len(Outcome._fields):
+            yield Outcome(*outcome)._asdict()
+        else:
+            raise Invalid(f"observation {number} must be (row, y), (row, y, variance) or a dict of these fields")
+
+
+def _observation(outcome: Outcome) -> wire.Observation:
+    """An outcome that was checked when it was reported."""
+    row, y, variance, passport = outcome
+    assert y is not None, "a declined candidate has no observation"
+    return wire.Observation.model_construct(row=row, y=y, noise_variance=variance, passport=passport)
 
 
 def _matrix(candidates: Matrix) -> Matrix:

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+import blindopt as bo
 from blindopt import wire
 from blindopt.errors import Remote
 from blindopt.formats import npy_files
@@ -148,6 +149,22 @@ def test_past_observations_are_part_of_the_record_and_never_reach_the_curator(ru
     assert len(curator.rows("SELECT 1 FROM queries")) == before + 4
     at_once = run(observations=export.observations, initial_rows=0, iterations=4)
     assert [t.row for t in vendor.export(at_once.id).trials] == [t.row for t in export.trials]
+    by_tell = bo.Optimizer(
+        candidates,
+        study=done.study,
+        algorithm=done.algorithm,
+        seed=done.seed,
+        initial_rows=0,
+        initial_design=done.initial_design,
+        repeats=done.repeats,
+        fit=done.fit,
+        iterations=4,
+    )
+    for past in export.observations:
+        by_tell.tell(past.row, past.y, variance=past.noise_variance)
+    for trial in export.trials:
+        assert by_tell.ask() == trial.row
+        by_tell.tell(trial.row, trial.y, passport=trial.passport)
     without = run(initial_rows=0, iterations=4)
     assert [t.row for t in vendor.export(without.id).trials] != [t.row for t in export.trials]
     with pytest.raises(Remote, match="has started") as error:

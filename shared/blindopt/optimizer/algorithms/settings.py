@@ -17,7 +17,7 @@ class AlgorithmSettings:
     """Settings that every algorithm takes; each uses those that it needs.
 
     ``kernel`` holds the hyper-parameters; None where ``fit`` says how to fit them, or the law of the ``answers`` says
-    enough. ``sign`` is -1 for minimization. ``capacity`` is the largest number of outcomes, of which the first
+    enough. ``sign`` is -1 for minimization. ``capacity`` is the expected number of outcomes, of which the first
     ``initial`` belong to rows that the algorithm did not choose; it chooses ``horizon`` rows (None: as many as
     ``capacity``). ``noise`` is the law of the release's noise. ``fit`` is None for no fit, and auto for one only if
     there is no kernel that fits; with ``fit_when`` misfit any fit waits for that. ``exact``: an answer is the exact

@@ -175,15 +175,20 @@ def test_a_refusal_does_not_tell_the_outcome():
     assert "inf" not in str(refusal.value)
 
 
-def test_no_more_outcomes_than_the_capacity_are_taken():
-    posterior = small()
-    for outcome in (1.0, 2.0, 3.0):
-        posterior.observe(1, outcome)
-    mean = posterior.mean.copy()
-    with pytest.raises(IndexError, match="4 outcomes"):
-        posterior.observe(1, 4.0)
-    assert posterior.count == 4
-    np.testing.assert_array_equal(posterior.mean, mean)
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_outcomes_past_the_capacity_are_taken_as_those_before(at_once):
+    candidates = np.random.default_rng(3).uniform(size=(30, 2))
+    posteriors = [
+        Posterior(candidates, SquaredExponential(0.4), noise_variance=0.1, capacity=capacity) for capacity in (3, 60)
+    ]
+    for row in range(30):
+        for posterior in posteriors:
+            posterior.observe(row, float(candidates[row, 0]))
+            if row % at_once == 0:
+                _ = posterior.mean  # brings all candidates up to date
+    small, large = posteriors
+    np.testing.assert_array_equal(small.mean, large.mean)
+    np.testing.assert_array_equal(small.variance, large.variance)
 
 
 @pytest.mark.parametrize("noise_variance", [0.0, -1.0, math.nan, math.inf])

@@ -7,7 +7,8 @@ import blindopt as bo
 from blindopt import wire
 from blindopt.errors import Invalid, LoopEnded, NumericalFailure
 from blindopt.optimizer.chooser import RowChooser
-from tests.shared.blindopt.optimizer.small_runs import KERNEL, candidates, outcome_of, spec, study
+from blindopt.optimizer.defaults import PublicCandidates
+from tests.shared.blindopt.optimizer.small_runs import KERNEL, candidates, outcome_of, played, spec, study
 
 Z = candidates()
 Y = outcome_of(Z)
@@ -17,7 +18,7 @@ def looped(optimizer, y=Y):
     """The rows of the whole loop."""
     while (proposal := optimizer.propose()) is not None:
         optimizer.tell(proposal.row, y[proposal.row])
-    return [i for i, _ in optimizer.history]
+    return [outcome.row for outcome in optimizer.history]
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ei", "gp_ucb", "random"])
@@ -107,7 +108,7 @@ def test_a_loop_ends_and_says_why():
     assert sorted(looped(optimizer)) == [0, 1, 2, 3]
     with pytest.raises(LoopEnded, match="exhausted"):
         optimizer.ask()
-    assert optimizer.history == [(i, y) for i, y in optimizer.history if Y[i] == y]
+    assert all(Y[outcome.row] == outcome.y for outcome in optimizer.history)
 
 
 def test_a_declined_candidate_is_not_chosen_again():
@@ -115,13 +116,134 @@ def test_a_declined_candidate_is_not_chosen_again():
     optimizer.decline(first := optimizer.ask())
     optimizer.tell(optimizer.ask(), 1.0)
     optimizer.tell(optimizer.ask(), 2.0)
-    assert first not in [i for i, y in optimizer.history if y is not None]
+    assert first not in [outcome.row for outcome in optimizer.history if outcome.y is not None]
     assert optimizer.recommendation().mean == 2.0
 
 
 def test_a_drawn_seed_makes_the_same_choices_again():
     first = bo.Optimizer(Z, kernel=KERNEL, iterations=3)
     assert looped(first) == looped(bo.Optimizer(Z, kernel=KERNEL, iterations=3, seed=first.seed))
+
+
+# --- past outcomes ----------------------------------------------------------------------------------
+
+
+def history(length):
+    """Reports of a search, some of them declined, some with a variance."""
+    optimizer = bo.Optimizer(Z, seed=5, iterations=9)
+    for _ in range(length):
+        i = optimizer.ask()
+        if i % 5:
+            optimizer.tell(i, Y[i], variance=0.01 if i % 2 else None)
+        else:
+            optimizer.decline(i)
+    return optimizer.history
+
+
+def asked_rows(optimizer):
+    rows = []
+    while (proposal := optimizer.propose()) is not None:
+        rows.append(proposal.row)
+        optimizer.tell(proposal.row, Y[proposal.row])
+    return rows
+
+
+@pytest.mark.parametrize("cut", [0, 2, 5, 11])
+@pytest.mark.parametrize("algorithm", ["auto", "gp_ucb", "random"])
+def test_past_outcomes_are_the_same_in_each_form_and_use_up_no_queries(algorithm, cut):
+    """The last oracle is the chooser of a run that begins with them, as after an import over REST."""
+    settings = {"algorithm": algorithm, "seed": 7, "iterations": 6}
+    past = history(11)[:cut]
+    measured = [outcome for outcome in past if outcome.y is not None]
+    by_tell = bo.Optimizer(Z, **settings)
+    for row, y, variance, _ in past:
+        if y is None:
+            by_tell.decline(row)
+        else:
+            by_tell.tell(row, y, variance=variance)
+        by_tell.recommendation()  # a look on the way changes nothing
+    fields = [{name: value for name, value in outcome._asdict().items() if value is not None} for outcome in past]
+    forms = [past, [outcome[:3] for outcome in past], fields]
+    if past:
+        frame = pytest.importorskip("pandas").DataFrame([outcome[:3] for outcome in past])
+        forms.append(frame.set_axis(["row", "y", "variance"], axis=1))
+    chosen = [asked_rows(bo.Optimizer(Z, observations=form, **settings)) for form in forms]
+    assert chosen == len(forms) * [asked_rows(by_tell)]
+    assert len(chosen[0]) == max(0, 5 - len(measured)) + 6
+    assert not {row for row, y, *_ in past if y is None} & set(chosen[0])
+    if len(measured) == len(past):
+        observations = [wire.Observation(row=row, y=y, noise_variance=variance) for row, y, variance, _ in past]
+        chosen_by_run = {"fit": "auto", "repeats": "auto", "initial_rows": None, "initial_design": None}
+        view = PublicCandidates(n=len(Z), r=2, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none"))
+        run = RowChooser(spec(**settings, **chosen_by_run), view, Z, observations)
+        assert [row for rows in played(run, Y) for row in rows] == chosen[0]
+
+
+@pytest.mark.parametrize("algorithm", ["random", "ei"])
+def test_outcomes_of_the_callers_own_use_up_no_queries_at_any_time(algorithm):
+    optimizer = bo.Optimizer(Z, algorithm=algorithm, seed=1, iterations=4, initial_rows=5, kernel=KERNEL)
+    rng = np.random.default_rng(0)
+    queried = set()
+    for _ in range(9):
+        queried.add(i := optimizer.ask())
+        own = [j for j in rng.permutation(len(Z)).tolist() if j not in {row for row, *_ in optimizer.history}]
+        optimizer.tell(next(j for j in own if j != i), 0.1)
+        optimizer.decline(next(j for j in reversed(own) if j != i))
+        optimizer.tell(i, Y[i])  # another one was told in between: it was asked for all the same
+    with pytest.raises(LoopEnded, match=r"after 9 queries \(budget\)") as ended:
+        optimizer.ask()
+    assert "the same with `observations=optimizer.history`" in ended.value.what_to_do
+    assert (len(queried), len(optimizer.history)) == (9, 27)
+    again = bo.Optimizer(Z, algorithm=algorithm, seed=1, iterations=4, kernel=KERNEL, observations=optimizer.history)
+    assert len(asked_rows(again)) == 4
+
+
+def test_more_outcomes_than_there_was_room_for_are_taken_also_in_a_batch():
+    settings = {"kernel": KERNEL, "algorithm": "gp_bucb", "fit": None, "seed": 1}
+    optimizer = bo.Optimizer(Z, **settings, iterations=6, batch_size=3, initial_rows=0)
+    optimizer.ask()
+    for i in range(40):
+        optimizer.tell(i, Y[i], variance=0.1)
+    assert len(optimizer.ask_batch()) == 3
+    roomy = bo.Optimizer(Z, **settings, iterations=60)
+    for i in range(40):
+        roomy.tell(i, Y[i], variance=0.1)
+    np.testing.assert_allclose(optimizer.posterior().mean, roomy.posterior().mean, rtol=1e-9)
+
+
+def test_ten_thousand_outcomes_may_come_first():
+    z = np.random.default_rng(2).uniform(size=(12_000, 3))
+    optimizer = bo.Optimizer(z, algorithm="random", seed=1, iterations=3, initial_rows=0)
+    for i in range(10_000):
+        optimizer.tell(i, float(z[i, 0]))
+    chosen = [optimizer.ask()]
+    while (proposal := optimizer.propose()) is not None:
+        chosen.append(proposal.row)
+        optimizer.tell(proposal.row, 0.0)
+    assert len(set(chosen)) == 3
+    assert min(chosen) >= 10_000
+
+
+@pytest.mark.parametrize(
+    ("outcome", "what"),
+    [
+        ((60, 1.0), "observation 2: a candidate is a whole number from 0 to 59"),
+        ((1, np.nan), "observation 2: y must be a finite number"),
+        ((1, 1.0, -1.0), "observation 2: variance must be "),
+        ({"row": 1, "y": 1.0, "varianse": 1.0}, 'observation 2: it has no field varianse: did you mean "variance"?'),
+        ({"y": 1.0}, "observation 2: it has no row"),
+        ((1,), r"observation 2 must be \(row, y\), \(row, y, variance\) or a dict"),
+        (3.0, r"observation 2 must be \(row, y\)"),
+    ],
+)
+def test_a_past_outcome_that_cannot_be_is_refused_in_words(outcome, what):
+    with pytest.raises(Invalid, match=what):
+        bo.Optimizer(Z, observations=[(0, 1.0), outcome])
+
+
+def test_an_experiment_without_an_outcome_is_declined():
+    with pytest.raises(Invalid, match=r"decline\(i\)"):
+        bo.Optimizer(Z).tell(1, None)
 
 
 @pytest.mark.parametrize(
