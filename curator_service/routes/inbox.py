@@ -7,7 +7,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from blindopt import wire
-from blindopt.errors import Invalid
 from curator_service.queries.inbox.inbox import Filter
 from curator_service.queries.inbox.spreadsheet import Commas
 from curator_service.routes.common import CuratorDep, QueryId
@@ -17,6 +16,7 @@ from service_kit.web.dependencies import (
     RequestContextDep,
     allowed,
     api_router,
+    media_of,
     request_context,
 )
 from service_kit.web.listings import PagingDep
@@ -121,10 +121,8 @@ async def import_inbox(
     Only measurement_id, value, decline_reason and note are read;
     a line with neither value nor reason is left open.
     """
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media != CSV:
-        raise Invalid.at("body", f"is not CSV by its header: set Content-Type: {CSV}")
-    body = await request.body()
+    if body := await request.body():
+        media_of(request, CSV)
     caller = await request_context(request, idempotency_key)
     reply = await run_in_threadpool(curator.inbox.import_, caller, body, dry_run=dry_run, commas=commas)
     if isinstance(reply, wire.InboxImport):

@@ -12,7 +12,7 @@ from blindopt.faults import parse
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.runs.curator_session import MAILBOXES
 from modeler_service.use_cases import links
-from service_kit.web.dependencies import allowed, api_router
+from service_kit.web.dependencies import allowed, api_router, media_of
 from service_kit.web.problems import documented
 
 PATHS = "/v1/links/"
@@ -61,6 +61,7 @@ async def pull_requests(
 async def send_reply(request: Request, link_id: Link) -> wire.LinkReceived:
     """Send a reply to a request that was pulled, or a part of one. A part that is sent again changes nothing."""
     _check_own(request, link_id)
+    media_of(request, "application/octet-stream")
     line, _, body = (await request.body()).partition(b"\n")
     head = parse(wire.LinkReply, line)
     return wire.LinkReceived(next_part=MAILBOXES.of(link_id).reply(head, body))

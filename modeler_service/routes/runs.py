@@ -13,13 +13,15 @@ from modeler_service.store import TrialFilter
 from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.dependencies import (
+    JSON,
     NEEDS_ROOM,
     IdempotencyKey,
     RecordedReply,
     RequestContextDep,
     allowed,
     api_router,
-    body_of,
+    media_of,
+    parse,
     request_context,
 )
 from service_kit.web.listings import ListFilterDep, Order, PagingDep
@@ -330,11 +332,11 @@ async def import_observations(
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
     """Add past measurements to a run that was created with `hold`, as JSON or CSV. The curator never sees them."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media == "text/csv":
-        past = await run_in_threadpool(imports.of_csv, await request.body())
+    body = await request.body()
+    if body and media_of(request, JSON, "text/csv") == "text/csv":
+        past = await run_in_threadpool(imports.of_csv, body)
     else:
-        past = imports.of_json(await body_of(request, wire.ObservationImport))
+        past = imports.of_json(await run_in_threadpool(parse, body, wire.ObservationImport))
     context = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
         report = await run_in_threadpool(modeler.check_import, context, run_id, past)

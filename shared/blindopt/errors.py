@@ -153,6 +153,10 @@ class BodyTooLarge(BlindoptError):
     """Send less at once, or raise the limit in the settings of the service."""
 
 
+class UnsupportedMediaType(BlindoptError):
+    """Send the header Content-Type that the message names, and a body of that kind."""
+
+
 class RangeNotSatisfiable(BlindoptError):
     """Request one range within the file."""
 
@@ -394,6 +398,7 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     ReleaseImpossible: ("release_impossible", 422, "This release cannot be made", False),
     TuningImpossible: ("tuning_impossible", 422, "This tuning cannot be run", False),
     BodyTooLarge: ("too_large", 413, "Request too large", False),
+    UnsupportedMediaType: ("unsupported_media_type", 415, "Another Content-Type is needed", False),
     RangeNotSatisfiable: ("range_not_satisfiable", 416, "Range not satisfiable", False),
     IdempotencyKeyMissing: ("idempotency_key_missing", 400, "Idempotency-Key is needed", False),
     IdempotencyKeyReused: ("idempotency_key_reused", 422, "Idempotency-Key was used before", False),

@@ -15,12 +15,13 @@ from fastapi.params import Form
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from blindopt import faults
 from blindopt.audit.merkle_log import RECEIPT_HEADER
-from blindopt.errors import Forbidden, Invalid, NotFound
+from blindopt.errors import BadRequest, BlindoptError, Forbidden, Invalid, NotFound, UnsupportedMediaType
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
@@ -32,8 +33,9 @@ _STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*+:)?', re.DOTALL)
 
 async def body_of(request: Request, model: type[B]) -> B:
     """The JSON body of a hot route as ``model``. Raises Invalid, as the other routes do."""
-    _check_media(request)
-    return cast(B, await _parsed(await _received(request.receive), model))
+    if received := await _received(request.receive):
+        media_of(request, JSON)
+    return cast(B, await _parsed(received, model))
 
 
 async def _received(receive: Receive) -> bytes:
@@ -54,18 +56,25 @@ async def _parsed(body: bytes, annotation: Any) -> Any:
     return parse(body, annotation)
 
 
-def _check_media(request: Request) -> None:
-    media = header(request, b"content-type").partition(";")[0].strip().lower()
-    if media != "application/json" and not (media.startswith("application/") and media.endswith("+json")):
-        raise Invalid.at("body", "is not JSON by its header: set Content-Type: application/json")
+JSON = "application/json"
+
+
+def media_of(request: Request, *kinds: str) -> str:
+    """The media type of a body, one of ``kinds``; ``application/*+json`` is JSON. Raises UnsupportedMediaType."""
+    media = header(request, b"content-type").partition(";")[0].rstrip(" \t").lower()
+    media = JSON if media.startswith("application/") and media.endswith("+json") else media
+    if media not in kinds:
+        raise UnsupportedMediaType(f"the body is of another kind: send Content-Type: {' or '.join(kinds)}")
+    return media
 
 
 def header(request: Request, name: bytes) -> str:
-    """The first header with a ``name`` (in lower case), without an index of all of them; empty if there is none."""
-    for key, value in request.scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return ""
+    """The value of a header (its ``name`` in lower case), empty if there is none. Source: RFC 9110, section 5.
+
+    Lines of one name are one value, and white space around a value is no part of it.
+    """
+    lines = [value.strip(b" \t") for key, value in request.scope["headers"] if key == name]
+    return str(b", ".join(lines), "latin-1")
 
 
 def parse(body: bytes, annotation: Any) -> Any:
@@ -119,30 +128,63 @@ class BoundedRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of FastAPI, with another way to read JSON."""
+        """The handler of FastAPI, with another way to read JSON, and a refusal of other media types."""
         handle, field = super().get_route_handler(), self.body_field
-        if field is None or isinstance(field.field_info, Form):
+        if field is None:
             return handle
-        annotation = field.field_info.annotation
+        is_form, annotation = isinstance(field.field_info, Form), field.field_info.annotation
 
         async def bounded(request: Request) -> Response:
-            return await handle(_JsonRequest(request, annotation))
+            return await handle(_FormRequest(request) if is_form else _JsonRequest(request, annotation))
 
         return bounded
 
 
-class _JsonRequest(Request):
-    def __init__(self, request: Request, annotation: Any) -> None:
+class _BodyRequest(Request):
+    """A request that notes why its body is refused, and yields then what no model is made of."""
+
+    def __init__(self, request: Request) -> None:
         super().__init__(request.scope, request.receive)
+
+    def _refuse(self, error: BlindoptError) -> bytes:
+        self.state.wrong_body = error
+        return b""
+
+
+class _JsonRequest(_BodyRequest):
+    def __init__(self, request: Request, annotation: Any) -> None:
+        super().__init__(request)
         self._annotation = annotation
 
-    async def json(self) -> Any:
-        """The body as its model; what is no model, after a note of the refusal, where it cannot be one."""
+    async def body(self) -> bytes:
+        """The body, which is no JSON for FastAPI either where its header says so."""
+        received = await super().body()
         try:
-            return await _parsed(await self.body(), self._annotation)
-        except Invalid as error:
-            self.state.wrong_body = error
-            return b""
+            if received:
+                media_of(self, JSON)
+        except UnsupportedMediaType as error:
+            self._refuse(error)
+        return received
+
+    async def json(self) -> Any:
+        """The body as its model."""
+        try:
+            received = await super().body()
+            media_of(self, JSON)
+            return await _parsed(received, self._annotation)
+        except (Invalid, UnsupportedMediaType) as error:
+            return self._refuse(error)
+
+
+class _FormRequest(_BodyRequest):
+    async def form(self, **bounds: Any) -> FormData:  # type: ignore[override]  # FastAPI awaits it
+        """The fields of a form; none where the header says that it is no form."""
+        try:
+            media_of(self, "multipart/form-data", "application/x-www-form-urlencoded")
+        except UnsupportedMediaType as error:
+            self._refuse(error)
+            return FormData()
+        return await super().form(**bounds)
 
 
 def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any, ...] = ()) -> APIRouter:
@@ -211,7 +253,13 @@ IdempotencyKey = Annotated[
 
 
 async def request_context(request: Request, idempotency_key: IdempotencyKey = None) -> RequestContext:
-    """The request as idempotency and the log see it. Reads the body to its end."""
+    """The request as idempotency and the log see it. Reads the body to its end.
+
+    Raises BadRequest for a key that is sent twice: parties in between may take the first, the last, or both.
+    """
+    if [name for name, _ in request.scope["headers"]].count(b"idempotency-key") > 1:
+        raise BadRequest("Idempotency-Key must be sent once")
+    key = None if idempotency_key is None else header(request, b"idempotency-key")
     scope = request.scope
     state = scope["state"]
     return RequestContext(
@@ -219,7 +267,7 @@ async def request_context(request: Request, idempotency_key: IdempotencyKey = No
         request_id=state["request_id"],
         method=scope["method"],
         path=scope["path"],
-        key=idempotency_key,
+        key=key,
         body_sha256=await state["body_sha256"](strict=True),
     )
 

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
 from service_kit.web.metrics import PATH as METRICS_PATH
+from service_kit.web.problems import problem
 
 Json = dict[str, Any]
 
@@ -129,6 +130,8 @@ def _made(app: FastAPI, models: tuple[type[BaseModel], ...]) -> Json:
                 keyed = True
                 parameter["required"] = True  # 400, not 422, where it is missing
                 parameter["schema"] = _KEY_SCHEMA
+        if "requestBody" in operation:
+            operation["responses"]["415"] = problem(415)
         for content in operation.get("requestBody", {}).get("content", {}).values():
             _drop_null(content["schema"])
         closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")

@@ -1,5 +1,6 @@
 """Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
 
+import copy
 import re
 import secrets
 from typing import Any
@@ -32,6 +33,7 @@ _WHEN = {
     409: "Not possible in this state.",
     410: "It was erased by its owner.",
     413: "The request is too large.",
+    415: "Another Content-Type is needed; detail names it.",
     416: "The range lies outside the file.",
     422: "Invalid: detail has the first fault, errors has each; or the Idempotency-Key belongs to another request.",
     429: "Too many requests; Retry-After says when.",
@@ -44,10 +46,12 @@ _WHEN = {
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Entries for a route's ``responses``: the errors that every route may reply with, and ``statuses``."""
-    return {
-        s: {"description": _WHEN[s], **_PROBLEM}
-        for s in sorted({400, 401, 403, 404, 405, 410, 413, 422, 429, 500, 503, *statuses})
-    }
+    return {s: problem(s) for s in sorted({400, 401, 403, 404, 405, 410, 413, 422, 429, 500, 503, *statuses})}
+
+
+def problem(status: int) -> dict[str, Any]:
+    """What the OpenAPI document says of a status."""
+    return {"description": _WHEN[status], **copy.deepcopy(_PROBLEM)}
 
 
 def document(error: BlindoptError, *, path: str, request_id: str) -> bytes:

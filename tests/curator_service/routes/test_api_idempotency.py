@@ -1,6 +1,7 @@
 """The same key with the same body does it once and answers with the same bytes."""
 
 import json
+import socket
 import threading
 
 import pytest
@@ -62,6 +63,58 @@ def test_a_query_asked_again_gets_the_same_bytes_and_no_new_noise(curator, noisy
     other = modeler.post(path, json=QUERY, headers=_key("q2"))
     assert other.json()["answers"] != first.json()["answers"]
     assert other.json()["salt"] != first.json()["salt"]
+
+
+BODY = json.dumps(QUERY).encode()
+TOKEN = "Authorization: Bearer {token}"
+SIZE, KEY, KIND = f"Content-Length: {len(BODY)}", "Idempotency-Key: {key}", "Content-Type: application/json"
+CHUNKED = b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (9, BODY[:9], len(BODY) - 9, BODY[9:])
+EQUAL = {
+    "white space after": ([TOKEN, SIZE, KIND, KEY + " \t "], BODY),
+    "white space before": ([TOKEN, SIZE, KIND, KEY.replace(": ", ":\t  ")], BODY),
+    "none": ([TOKEN, SIZE, KIND, KEY.replace(": ", ":")], BODY),
+    "another case": ([TOKEN, SIZE, KIND.upper(), "IDEMPOTENCY-KEY: {key}"], BODY),
+    "another order": ([KEY, KIND, SIZE, TOKEN], BODY),
+    "a parameter": ([TOKEN, SIZE, KIND + " ; charset=utf-8", KEY], BODY),
+    "in chunks": ([TOKEN, "Transfer-Encoding: chunked", KIND, KEY], CHUNKED),
+}
+"""Heads and bodies of requests that HTTP calls equal (RFC 9110, sections 5 and 8.6; RFC 9112, section 7)."""
+TWO_READINGS = {
+    "two keys": ([TOKEN, SIZE, KIND, KEY, "Idempotency-Key: other"], BODY),
+    "one key twice": ([TOKEN, SIZE, KIND, KEY, KEY], BODY),
+    "a folded key": ([TOKEN, SIZE, KIND, KEY + "\r\n more"], BODY),
+    "two lengths": ([TOKEN, SIZE, "Content-Length: 2", KIND, KEY], BODY),
+    "a length and chunks": ([TOKEN, SIZE, "Transfer-Encoding: chunked", KIND, KEY], CHUNKED),
+    "two types": ([TOKEN, SIZE, KIND, "Content-Type: text/plain", KEY], BODY),
+}
+
+
+def _sent(curator, token, study, key, head, body):
+    """The status and the body of a reply to a request as it is written."""
+    lines = [f"POST /v1/studies/{study.id}/queries HTTP/1.1", "Host: x", "Connection: close"]
+    lines += [line.format(token=token, key=key) for line in head]
+    with socket.create_connection(("127.0.0.1", curator.port), timeout=60) as connection:
+        connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        reply = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, answer = reply.partition(b"\r\n\r\n")
+    return int(head.split()[1]), answer
+
+
+def test_requests_that_http_calls_equal_are_one_query(curator, noisy):
+    before = curator.rows("SELECT count(*) FROM queries")[0][0]
+    replies = {name: _sent(curator, noisy.token, noisy, "equal", *request) for name, request in EQUAL.items()}
+    assert set(replies.values()) == {(201, replies["none"][1])}, replies
+    assert curator.rows("SELECT count(*) FROM queries")[0][0] == before + 1
+    assert _sent(curator, noisy.token, noisy, "another", *EQUAL["none"])[0] == 201  # another key is another charge
+    assert curator.rows("SELECT count(*) FROM queries")[0][0] == before + 2
+
+
+@pytest.mark.parametrize("how", TWO_READINGS)
+def test_a_request_with_two_readings_is_refused_before_a_charge(how, curator, noisy):
+    before = curator.rows("SELECT count(*) FROM queries")[0][0]
+    status, _ = _sent(curator, noisy.token, noisy, "two", *TWO_READINGS[how])
+    assert status == (415 if how == "two types" else 400)
+    assert curator.rows("SELECT count(*) FROM queries")[0][0] == before
 
 
 def test_a_key_serves_one_request_alone(noisy, modeler):

@@ -79,6 +79,7 @@ def check_problem(reply, code):
 STATUS = {
     "bad_request": 400, "idempotency_key_missing": 400, "unauthenticated": 401, "forbidden": 403, "study_not_open": 403,
     "not_found": 404, "unknown_row": 404, "method_not_allowed": 405, "state_conflict": 409, "too_large": 413,
+    "unsupported_media_type": 415,
     "invalid": 422, "dataset_invalid": 422, "release_impossible": 422,
 }  # fmt: skip
 
@@ -256,7 +257,7 @@ WHAT = [
         }.items()
     ),
     Case("half a surrogate", "invalid", "POST /v1/studies", headers=JSON, content=as_text("name", '"\\ud800"')),
-    Case("no content type", "invalid", ASK, who="modeler", content=json.dumps(QUERY).encode()),
+    Case("no content type", "unsupported_media_type", ASK, who="modeler", content=json.dumps(QUERY).encode()),
     Case("owner: broken JSON", "invalid", "POST /v1/studies", content=b'{"name": ', headers=JSON),
     Case("owner: empty body", "invalid", "POST /v1/studies"),
     *(
@@ -351,7 +352,7 @@ FILES = [
         Case(f"import of {name}", "not_found", "POST /v1/datasets", data={"name": "n", "import_name": name})
         for name in ("x.csv", "../curator.sqlite", "/etc/passwd", "..", "secrets/seal.key")
     ),
-    Case("JSON instead of a form", "invalid", "POST /v1/datasets", json={"name": "n"}),
+    Case("JSON instead of a form", "unsupported_media_type", "POST /v1/datasets", json={"name": "n"}),
     Case("a form without its boundary", "bad_request", "POST /v1/datasets", content=b"--x\r\n", headers=FORM),
     Case("a broken form", "bad_request", "POST /v1/datasets", content=b"x", headers=BOUND),
 ]  # fmt: skip

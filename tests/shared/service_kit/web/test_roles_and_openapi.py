@@ -23,7 +23,7 @@ CHANGES_NOTHING = (
     "/v1/notices:test", "/v1/connections:test", "/v1/links/{link_id}:pull", "/v1/links/{link_id}:reply",
 )  # fmt: skip
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
-NO_KEY_OR_NO_BODY = ((400, "idempotency_key_missing"), (422, "invalid"))
+NO_KEY_OR_NO_BODY = ((400, "idempotency_key_missing"), (415, "unsupported_media_type"), (422, "invalid"))
 ROLES = {
     "curator": ("owner", "measurer", "auditor", "modeler", "monitor"),
     "modeler": ("vendor", "viewer", "monitor", "link"),

@@ -1,4 +1,4 @@
-"""Every operation that takes JSON tells its first fault in words."""
+"""Every operation that takes a body says what is wrong with it, and refuses other media types, before any effect."""
 
 import asyncio
 import json
@@ -13,28 +13,80 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from tests.spoilt_bodies import CANARY, a_body, changed, put, wrong_words
 
+FORMS = {"multipart/form-data", "application/x-www-form-urlencoded"}
+LINK = "usr_0123456789abcdef"
+OWN_OBJECTS = {("post", "/v1/links/{link_id}:pull"), ("post", "/v1/links/{link_id}:reply")}
+"""Operations that look for the link of a request before its body."""
 SERVICES = {"curator": (curator_app, CuratorSettings), "modeler": (modeler_app, ModelerSettings)}
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_wrong_body_is_told_its_first_fault_at_every_operation(name, tmp_path):
-    """One that does not exist, one of another kind, broken JSON, and each field with a value of no kind."""
-    module, settings = SERVICES[name]
+@pytest.fixture(params=SERVICES)
+def service(request, tmp_path):
+    """An application, and tokens of each role."""
+    module, settings = SERVICES[request.param]
     before = tempfile.tempdir
     app = module.build(settings(data_dir=tmp_path, rate_burst=100_000))
     tempfile.tempdir = before
-    issue, document, seen, wrong = app.state.context.authentication.issue, app.openapi(), set(), {}
-    roles = {"curator": ("owner", "modeler", "measurer"), "modeler": ("vendor", "link")}[name]
-    tokens = [issue(role, role, days=1)[0].text for role in roles]
+    roles = {"curator": ("owner", "modeler", "measurer"), "modeler": ("vendor", "link")}[request.param]
+    issue = app.state.context.authentication.issue
+    yield request.param, app, [issue(role, role, days=1)[0].text for role in roles]
+    if request.param == "modeler":
+        app.state.modeler.close()
+    app.state.context.database.close()
+
+
+def with_bodies(app):
+    """The operations of an application that take a body, with its media types."""
+    for path, operations in app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            if "requestBody" in operation:
+                yield method, path, operation["requestBody"]["content"]
+
+
+def test_a_body_of_another_media_type_is_refused_at_every_operation(service):
+    """Every type but its own, none, and two in one request: 415, with the header to send."""
+    name, app, tokens = service
+    kinds = ("application/json", "text/csv", "multipart/form-data; boundary=x", "application/octet-stream")
+    others = (None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/json", *kinds)
+    wrong, refused = [], set()
+
+    async def send():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+            for method, path, content in with_bodies(app):
+                for token in tokens:
+                    own = {*content, *(FORMS if FORMS & content.keys() else ())}
+                    for number, kind in enumerate((*others, "two")):
+                        if kind is None or kind.partition(";")[0] not in own:
+                            await check(http, method, path, content, token, kind, number)
+
+    async def check(http, method, path, content, token, kind, number):
+        types = [*content, "text/plain"] if kind == "two" else [] if kind is None else [kind]
+        headers = [("Authorization", f"Bearer {token}"), ("Idempotency-Key", f"k{number}")]
+        headers += [("Content-Type", media) for media in types]
+        reply = await http.request(method, path.replace("{link_id}", LINK), content=b"{}", headers=headers)
+        if reply.status_code == 415:
+            refused.add((method, path))
+            assert reply.json()["code"] == "unsupported_media_type"
+            assert all(media in reply.json()["detail"] for media in content)
+        elif reply.status_code not in (403, 404):  # a role that may not, or an own object that is not there
+            wrong.append((method, path, kind, reply.status_code, reply.json().get("detail")))
+
+    asyncio.run(send())
+    assert wrong == []
+    assert {(method, path) for method, path, _ in with_bodies(app)} - refused <= OWN_OBJECTS, name
+
+
+def test_a_wrong_body_is_told_its_first_fault_at_every_operation(service):
+    """One that does not exist, one of another kind, broken JSON, and each field with a value of no kind."""
+    name, app, tokens = service
+    document, seen, wrong = app.openapi(), set(), {}
     whole = {"$defs": document["components"]["schemas"]}
 
     async def send():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
-            for path, operations in document["paths"].items():
-                for method, operation in operations.items():
-                    media = operation.get("requestBody", {}).get("content", {}).get("application/json")
-                    if media is not None:
-                        await check(http, method, path, a_body(media["schema"], whole))
+            for method, path, content in with_bodies(app):
+                if "application/json" in content:
+                    await check(http, method, path, a_body(content["application/json"]["schema"], whole))
 
     async def check(http, method, path, body):
         bodies = [[], {**body, "canaryfield": CANARY}, *(changed(body, (field,), put([[CANARY]])) for field in body)]
@@ -50,8 +102,5 @@ def test_a_wrong_body_is_told_its_first_fault_at_every_operation(name, tmp_path)
                     wrong[method, path, text] = reported
 
     asyncio.run(send())
-    if name == "modeler":
-        app.state.modeler.close()
-    app.state.context.database.close()
     assert wrong == {}
     assert len(seen) > (6 if name == "modeler" else 20)
