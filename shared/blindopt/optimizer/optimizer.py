@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
 import numpy as np
 
 from blindopt import display, faults, wire
-from blindopt.arrays import Matrix, Vector
-from blindopt.errors import Invalid, LoopEnded, NumericalFailure
+from blindopt.arrays import Vector
+from blindopt.errors import Invalid, LoopEnded
 from blindopt.optimizer.chooser import Over, Proposal, RowChooser, passport_of, points_of, recommendation_of
+from blindopt.optimizer.columns import numbers_of
 from blindopt.optimizer.defaults import PublicCandidates, Study, plan_of_run
 from blindopt.wire.base import parsed
 from blindopt.wire.run import NEWEST, Engine
@@ -47,11 +48,12 @@ class Outcome(NamedTuple):
 class Optimizer:
     """Chooses which candidate to query next, as a run of the modeler does: ``ask``, measure, ``tell``, and again.
 
-    ``candidates``: (n, r), one row each, finite. ``noise`` is the law of their noise, None for exact ones; ``kernel``
-    (a ``wire.Kernel`` or its fields) is fitted to the answers if it is None. ``algorithm`` is a name, such as "ei", or
-    a type of ``blindopt.wire``; "auto" takes what suits the candidates, and ``plan`` says why. ``iterations`` is the
-    number of queries after the initial ones. ``maximize``: whether the largest outcome is the best. With the same
-    ``seed`` and answers it makes the same choices, to the last bit; without one it draws a seed.
+    ``candidates``: (n, r), one row each, finite. Columns of text or categories, also of a frame, become columns of 0
+    and 1. ``noise`` is the law of their noise, None for exact ones; ``kernel`` (a ``wire.Kernel`` or its fields) is
+    fitted to the answers if it is None. ``algorithm`` is a name, such as "ei", or a type of ``blindopt.wire``; "auto"
+    takes what suits the candidates, and ``plan`` says why. ``iterations`` is the number of queries after the initial
+    ones. ``maximize``: whether the largest outcome is the best. With the same ``seed`` and answers it makes the same
+    choices, to the last bit; without one it draws a seed.
 
     ``observations`` are past outcomes, which use up no ``iterations``: (row, y), (row, y, variance), dicts or a frame
     of these fields, or the ``history`` of an optimizer. A candidate without y was declined. The first ``ask`` makes the
@@ -74,7 +76,7 @@ class Optimizer:
 
     def __init__(
         self,
-        candidates: Matrix,
+        candidates: Any,
         *,
         noise: wire.NoiseLaw | None = None,
         kernel: wire.Kernel | dict[str, Any] | None = None,
@@ -87,7 +89,7 @@ class Optimizer:
         engine: Engine | None = None,
         **settings: Any,
     ) -> None:
-        self.candidates = _matrix(candidates)
+        self.candidates, self._reasons = numbers_of(candidates)
         self.seed = secrets.randbelow(2**32) if seed is None else seed
         named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
         fields = {"kernel": kernel, "seed": self.seed, "algorithm": named, "iterations": iterations} | settings
@@ -133,6 +135,7 @@ class Optimizer:
             past = [_observation(outcome) for outcome in self.history if outcome.y is not None]
             declined = [outcome.row for outcome in self.history if outcome.y is None]
             plan = plan_of_run(*self._settings, past, engine=self._engine)
+            plan = plan.model_copy(update={"reasons": [*plan.reasons, *self._reasons]})
             self._built = RowChooser(*self._settings, self.candidates, past, declined=declined, plan=plan)
         return self._built
 
@@ -265,18 +268,6 @@ def _observation(outcome: Outcome) -> wire.Observation:
     row, y, variance, passport = outcome
     assert y is not None, "a declined candidate has no observation"
     return wire.Observation.model_construct(row=row, y=y, noise_variance=variance, passport=passport)
-
-
-def _matrix(candidates: Matrix) -> Matrix:
-    try:
-        matrix = np.ascontiguousarray(candidates, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise Invalid("candidates must be numbers: a row for each candidate") from None
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise Invalid(f"candidates must be a matrix with a row for each candidate, not {matrix.shape}")
-    if not np.isfinite(matrix).all():
-        raise NumericalFailure("candidates must be finite numbers")
-    return matrix
 
 
 def candidate_number(candidate: SupportsIndex, n: int) -> int:

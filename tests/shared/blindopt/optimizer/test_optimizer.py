@@ -255,7 +255,7 @@ def test_an_experiment_without_an_outcome_is_declined():
         ({"bogus": 3}, Invalid, "bogus"),
         ({"algorithm": "thompson", "fit": None}, Invalid, "kernel"),
         ({"candidates": [1.0, 2.0]}, Invalid, "matrix"),
-        ({"candidates": [["a"]]}, Invalid, "numbers"),
+        ({"candidates": [["a", 1.0], ["b"]]}, Invalid, "matrix"),
         ({"candidates": [[np.nan]]}, NumericalFailure, "finite"),
         ({"study": study(7)}, Invalid, "60 x 2"),
     ],

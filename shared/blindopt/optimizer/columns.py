@@ -1,0 +1,75 @@
+"""Candidates of any kind as numbers: columns of text or categories become columns of 0 and 1."""
+
+from typing import Any
+
+import numpy as np
+
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import Invalid, NumericalFailure
+
+VALUES_MAX = 50
+"""Values of a column of text, each of which becomes a column."""
+
+
+def numbers_of(candidates: Any) -> tuple[Matrix, list[str]]:
+    """Return candidates (n, r) as numbers, and which of their columns became others, in words.
+
+    A column is one of numbers if it can be read so and is no pandas or polars category. Of any other, each value
+    becomes a column: 1 where a candidate has it and 0 elsewhere; two values are one column. Raises Invalid for more
+    than VALUES_MAX values, for a gap, and for what is no table, and NumericalFailure for a number that is not finite.
+    """
+    if hasattr(candidates, "columns") and not callable(candidates.columns):
+        named = {str(name): candidates[name] for name in candidates.columns}
+    else:
+        table = _array(candidates)
+        if table.ndim != 2 or 0 in table.shape:
+            raise Invalid(f"candidates must be a matrix with a row for each candidate, not {table.shape}")
+        if table.dtype == np.float64:
+            return _finite(np.ascontiguousarray(table)), []
+        named = {str(number): column for number, column in enumerate(table.T)}
+    if not named or not len(next(iter(named.values()))):
+        raise Invalid("candidates must be a matrix with a row for each candidate: the frame is empty")
+    columns, reasons = [], []
+    for name, column in named.items():
+        if (values := _as_numbers(column)) is not None:
+            columns.append(values[:, None])
+            continue
+        levels, of_each = _levels(name, column)
+        columns.append((of_each[:, None] == np.arange(len(levels))[1 if len(levels) == 2 else 0 :]).astype(np.float64))
+        count = columns[-1].shape[1]
+        reasons.append(f"Column {name} has {len(levels)} values, which are {count} columns of 0 and 1.")
+    return _finite(np.hstack(columns)), reasons
+
+
+def _array(candidates: Any) -> Any:
+    try:
+        return np.asarray(candidates, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.array(candidates, dtype=object)
+
+
+def _as_numbers(column: Any) -> Vector | None:
+    if str(column.dtype).partition("(")[0].lower() in ("category", "categorical", "enum"):
+        return None
+    try:
+        return np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _levels(name: str, column: Any) -> tuple[list[str], Any]:
+    values = np.asarray(column, dtype=object).tolist()
+    if any(value is None or value != value for value in values):
+        raise Invalid(f"column {name} has gaps: fill them, or leave out these candidates")
+    levels, of_each = np.unique([str(value) for value in values], return_inverse=True)
+    if len(levels) > VALUES_MAX:
+        raise Invalid(
+            f"candidates must be numbers, or text of at most {VALUES_MAX} values: column {name} has {len(levels):,}"
+        )
+    return levels.tolist(), of_each
+
+
+def _finite(matrix: Matrix) -> Matrix:
+    if not np.isfinite(matrix).all():
+        raise NumericalFailure("candidates must be finite numbers")
+    return matrix
