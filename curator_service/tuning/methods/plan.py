@@ -64,12 +64,17 @@ class Plan:
     def run(self, evaluate: Evaluate, on_progress: OnProgress = ignore_progress) -> Outcome:
         """Evaluate scores, and draw lambda~ and v~. The scores do not leave.
 
+        v~ is clipped to the range of the score after its noise was drawn. The range is public, so the clip changes
+        neither charge nor promise: it is post-processing (Dwork & Roth 2014, Proposition 2.1).
+
         Raises TuningFailed, without private numbers in its text, for a score that is not a finite number; the cost is
         spent all the same. Errors of ``evaluate`` pass through.
         """
         evaluations = self.search.evaluations
         objective = Objective(self.problem, evaluate, on_progress, evaluations, self.repeated)
         index, value = self.search.release(objective, self.draws)
+        if value is not None:
+            value = min(max(value, self.problem.lower), self.problem.upper)
         return Outcome(index, value, objective.clipped, evaluations)
 
 

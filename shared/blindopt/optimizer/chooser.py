@@ -118,6 +118,7 @@ class RowChooser:
         executor: Executor | None = None,
     ) -> None:
         self._tick = tick
+        self.answers = study.answers
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
@@ -443,7 +444,7 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
     elif chooser.few_arms:
         by = "estimate"
     reach = None if best.sd is None else QUANTILE * best.sd
-    return wire.Recommendation(
+    recommendation = wire.Recommendation(
         row=best.row,
         over=over,
         by=by,
@@ -452,6 +453,16 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
         interval=None if reach is None else [best.mean - reach, best.mean + reach],
         outcomes=chooser.outcomes,
     )
+    return _in_public_range(recommendation, chooser.answers)
+
+
+def _in_public_range(recommendation: wire.Recommendation, answers: wire.Answers) -> wire.Recommendation:
+    """Clip mean and limits to the range of mean outcomes that the study states, if its answers are private."""
+    if isinstance(answers, wire.NoAnswerNoise):
+        return recommendation
+    low, high = answers.centre - answers.value_bound, answers.centre + answers.value_bound
+    limits = None if recommendation.interval is None else [min(max(end, low), high) for end in recommendation.interval]
+    return recommendation.model_copy(update={"mean": min(max(recommendation.mean, low), high), "interval": limits})
 
 
 def learner_of(chooser: RowChooser) -> Learner:

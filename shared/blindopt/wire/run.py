@@ -757,7 +757,8 @@ class Recommendation(Reply):
         description="Standard deviation of that estimate, without the noise of an answer; null: unknown."
     )
     interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        description="mean - 1.96 sd, mean + 1.96 sd: 95 % if the model holds."
+        description="mean - 1.96 sd, mean + 1.96 sd: 95 % if the model holds. With private answers mean and limits are "
+        "clipped to centre - value_bound, centre + value_bound."
     )
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
 

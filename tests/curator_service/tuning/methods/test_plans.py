@@ -13,10 +13,12 @@ from scipy import stats
 
 from blindopt.errors import TuningFailed, TuningImpossible
 from blindopt.wire import TUNING_METHODS, TuningBudget, TuningSpec
+from curator_service.privacy.noise import ignore_progress
 from curator_service.tuning.methods import Facts, Plan, Problem, plan_of
 from curator_service.tuning.methods.budget import split_events
 from curator_service.tuning.methods.grid_exponential import worst_gap
 from curator_service.tuning.methods.objective import Objective
+from curator_service.tuning.methods.problem import Evaluate
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -59,6 +61,14 @@ def plan(
 
 def score(index: int) -> float:
     return float(SCORES[index])
+
+
+def unclipped(tuning: Plan, evaluate: Evaluate) -> float:
+    """v~ before it is clipped to the range of the score."""
+    objective = Objective(tuning.problem, evaluate, ignore_progress, tuning.search.evaluations, tuning.repeated)
+    value = tuning.search.release(objective, tuning.draws)[1]
+    assert value is not None
+    return value
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -148,7 +158,17 @@ def test_scores_out_of_range_are_clipped_and_counted(name):
     far, near = plan(name, epsilon="1000").run(lambda index: 1e9), plan(name, epsilon="1000").run(lambda index: 1.0)
     assert 1 <= far.clipped <= far.evaluations
     assert near.clipped == 0
-    assert abs(far.value) < 10  # no trace of how far it was
+    assert 0 <= far.value <= 1
+    assert abs(unclipped(plan(name, epsilon="1000"), lambda index: 1e9)) < 10  # no trace of how far it was
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(0.0, 1.0), (-3.0, -2.5)])
+def test_v_lies_in_the_range_of_the_score_although_its_noise_does_not(lower, upper):
+    tuning = plan("grid", epsilon="0.02", share="0", lower=lower, upper=upper)
+    middle = (lower + upper) / 2
+    values = [tuning.run(lambda index: middle).value for _ in range(40)]  # all on one side: once in 1e11
+    assert (min(values), max(values)) == (lower, upper)
+    assert max(abs(unclipped(tuning, lambda index: middle) - middle) for _ in range(40)) > upper - lower
 
 
 def test_what_the_scorer_raises_goes_through():
@@ -267,7 +287,7 @@ def test_added_noise_is_fresh_and_of_the_stated_sd():
         share="0",
         grid=GRID[:1],
     )
-    noise = [tuning.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
+    noise = [unclipped(tuning, lambda index: 0.5) - 0.5 for _ in range(scaled(2_000))]
     sd = 0.25 * 0.5 / 1.25  # unit, sigma, 1 + sigma^2
     assert stats.kstest(noise, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
     for wrong in (0.55, 1.8):
@@ -294,7 +314,7 @@ def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
 
 def test_v_has_laplace_noise_of_the_stated_scale():
     tuning = plan("grid", epsilon="2", m=5, grid=GRID[:1])
-    noise = [tuning.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
+    noise = [unclipped(tuning, lambda index: 0.25) - 0.25 for _ in range(scaled(4_000))]
     assert tuning.draws.noise.value_scale == pytest.approx(0.2, rel=1e-6)
     assert stats.kstest(noise, stats.laplace(scale=0.2).cdf).pvalue > MISTAKEN
     assert stats.kstest(noise, stats.laplace(scale=0.35).cdf).pvalue < MISTAKEN  # at 0.25 it missed one run in ten

@@ -412,6 +412,28 @@ def test_the_recommended_row_has_the_best_posterior_mean(direction, over):
     assert (high - low) / 2 == pytest.approx(1.959964 * recommendation.sd)
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("algorithm", ["gp_ucb", "laplace_adf", "random"])
+def test_a_recommendation_lies_in_the_public_range_of_private_answers(algorithm, direction):
+    """Answers with noise of scale 20 about numbers within 1 of 40. Control: as exact answers they lead beyond."""
+    private = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0, noise_bound=0.5, centre=40.0)
+    y = 40 + np.random.default_rng(3).laplace(scale=20, size=N)
+
+    def recommended(answers):
+        run = RowChooser(spec(algorithm, iterations=16), study(N, direction=direction, answers=answers), candidates(N))
+        for row in [*range(8), *range(8)]:  # a recommendation by private answers alone needs two of a candidate
+            run.observe(row, y[row])
+        return recommendation_of(run, "asked")
+
+    clipped = recommended(private)
+    assert 39 <= clipped.mean <= 41
+    assert clipped.interval is None or 39 <= clipped.interval[0] <= clipped.mean <= clipped.interval[1] <= 41
+    if algorithm != "laplace_adf":  # which needs a known law of noise
+        free = recommended(wire.NoAnswerNoise(mechanism="none"))
+        assert free.row == clipped.row
+        assert not all(39 <= end <= 41 for end in [free.mean, *(free.interval or [])])
+
+
 def test_an_algorithm_over_few_arms_recommends_by_its_own_estimate():
     y = outcome_of(candidates())
     run = make("igp_ucb", iterations=30)
