@@ -46,6 +46,7 @@ MIGRATIONS: Migrations = {
     ],
     10: ["ALTER TABLE runs ADD COLUMN note TEXT", "ALTER TABLE runs ADD COLUMN tags TEXT"],
     12: ["ALTER TABLE runs ADD COLUMN engine TEXT"],
+    15: [],
 }
 APPEND_ONLY = ("versions",)
 

@@ -3,15 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, Protocol
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, Invalid, StateConflict
+from blindopt.wire.base import GuaranteeKind
 from curator_service import notices, store
 from curator_service.budget import ledger, ledger_lines, table
 from curator_service.budget.file_use import FileUse, FileUses, cost_for_everyone
-from curator_service.budget.ledger import A_FILE, Account, Balance, Charge, Cost, RowBalance, is_raised
+from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Charge, Cost, RowBalance, is_raised
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, text, units
@@ -64,27 +66,33 @@ class FileBudget:
     # --- charges ------------------------------------------------------------------------------------------------
 
     def charge(
-        self, kind: str, subject: str, cost: Cost, caps: wire.TuningCaps | None = None
+        self, kind: str, subject: str, cost: Cost, guarantee_kind: GuaranteeKind, caps: wire.TuningCaps | None = None
     ) -> FileUse | BudgetExhausted:
         """Charge every record of the file; what was used before, or the refusal at a cap, which is recorded.
 
         ``kind``: of the line, "tuning" or "bounds"; ``subject``: the id of what is charged. ``caps``: lower the
-        account's. Raises StateConflict for a closed account, and where a cap cannot hold.
+        account's; what has no bound in the worst case has caps on its own sum, beside them. Raises StateConflict for a
+        closed account, and where a cap cannot hold.
         """
         self.account.check_open()
         use, at = self._uses.read(self._db, self._dataset), stamp(self._context.clock())
-        before = self.account if caps is None else self.account.lowered(caps)
+        before = self.account.before(caps, guarantee_kind)
         if before.is_capped:
             self._check_file()
             use.check_bounded()
         try:
-            after = before.charge(cost, of_studies=use.of_studies, caps="dataset" if caps is None else "caps")
+            if caps is not None and guarantee_kind != "worst_case":
+                sum_before = before.on_average if guarantee_kind == "prior_average" else before.unproved
+                NO_CHARGES.lowered(caps).check(sum_before, cost, caps="caps")
+            named = "dataset" if caps is None else "caps"
+            after = before.charge(cost, guarantee_kind, of_studies=use.of_studies, caps=named)
         except BudgetExhausted as refusal:
             # The caps of a refused tuning do not bind later ones.
             cap = str(refusal.budget["cap"]).rpartition(".")[2]
             table.add_to_account(self._db, self.name, "refused", after=self.account, at=at, cost=cost, cap=cap)
             return refusal
-        table.add_to_account(self._db, self.name, kind, after=after, at=at, subject=subject, cost=cost)
+        line = partial(table.add_to_account, self._db, self.name, kind, after=after, at=at)
+        line(subject=subject, cost=cost, guarantee_kind=guarantee_kind)
         note_file_caps(self._db, self._context.outbox, self.name, after, after.used + use.of_studies)
         return use
 
@@ -251,15 +259,16 @@ class Budgets:
         kind: str,
         subject: str,
         cost: Cost,
+        guarantee_kind: GuaranteeKind,
         caps: wire.TuningCaps | None = None,
     ) -> FileUse | BudgetExhausted:
         """Charge every record of a dataset's file, as ``FileBudget.charge``; a refusal is logged.
 
-        The caller logs ``<kind>.started`` in the same transaction, with account, epsilon and delta (and the caps of a
-        tuning).
+        The caller logs ``<kind>.started`` in the same transaction, with account, epsilon, delta and guarantee_kind
+        (and the caps of a tuning).
         """
         file = self.of_file(db, dataset_id)
-        charged = file.charge(kind, subject, cost, caps)
+        charged = file.charge(kind, subject, cost, guarantee_kind, caps)
         if isinstance(charged, BudgetExhausted):
             cap, (epsilon, delta) = str(charged.budget["cap"]).rpartition(".")[2], cost.texts
             details = {"account": file.name, "dataset_id": dataset_id, "epsilon": epsilon, "delta": delta, "cap": cap}

@@ -170,7 +170,7 @@ class FileUse:
 
         Of a tuning with a delta nothing is proved for several records.
         """
-        if self.unbounded or self.account.used.delta:
+        if self.is_unbounded or self.account.used.delta or self.account.averages:
             return None
         releases = [(Decimal(text(study.balance.release)), study.delta) for study in self.studies]
         deltas = (Cost(0, prices.group_delta(*release, k)) for release in releases)
@@ -189,8 +189,14 @@ class FileUse:
         """The studies without a finite bound."""
         return [study for study in self.studies if study.unbounded is not None]
 
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether a use, a study or a tuning, has no guarantee at all."""
+        return bool(self.unbounded or self.account.unproved_charges)
+
     def check_bounded(self) -> None:
-        """Raise StateConflict if any use of the file has no finite bound: no cap on it can hold."""
+        """Raise StateConflict if any use of the file has no bound in the worst case: no cap on it can hold."""
+        self.account.check_worst_case()
         for study in self.unbounded:
             raise StateConflict(f"no cap on this dataset can hold: study {study.id}: {study.unbounded}")
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from blindopt.errors import BudgetExhausted, StateConflict
 from blindopt.values import value
 from blindopt.wire import StudyCreate, TuningCaps
+from blindopt.wire.base import GuaranteeKind
 from curator_service.privacy.prices import Prices, RowsOfPerson, alone, exact, exact_sum, text, units
 
 CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
@@ -210,13 +211,25 @@ class Cost:
 class Account:
     """What tunings and bounds were charged to every record of a file, and the caps on the whole account.
 
-    Studies have ledgers of their own. A cap of None is no cap.
+    ``used`` has a bound for each pair of neighbours, and caps count it alone. ``on_average`` holds on average over
+    priors, and ``unproved`` holds for nothing: a sum with either bounds nothing. Studies have ledgers of their own. A
+    cap of None is no cap.
     """
 
     used: Cost = Cost()
+    on_average: Cost = Cost()
+    unproved: Cost = Cost()
+    averages: int = 0
+    """The number of charges ``on_average``."""
+    unproved_charges: int = 0
     cap_epsilon: int | None = None
     cap_delta: Decimal | None = None
     closed: bool = False
+
+    @property
+    def total(self) -> Cost:
+        """The sum of all charges, as lines have it."""
+        return self.used + self.on_average + self.unproved
 
     @property
     def is_capped(self) -> bool:
@@ -233,9 +246,27 @@ class Account:
         if self.closed:
             raise StateConflict(CLOSED)
 
+    def check_worst_case(self) -> None:
+        """Raise StateConflict if any charge has no bound in the worst case: no cap can hold."""
+        for count, promise in (
+            (self.unproved_charges, "without any guarantee"),
+            (self.averages, "private on average over its prior, and not in the worst case"),
+        ):
+            if count:
+                noun = "1 tuning is" if count == 1 else f"{count} tunings are"
+                raise StateConflict(f"no cap on this dataset can hold: {noun} {promise}")
+
     def with_caps(self, epsilon: str | None, delta: str | None) -> "Account":
         cap_epsilon = None if epsilon is None else units(epsilon)
         return replace(self, cap_epsilon=cap_epsilon, cap_delta=None if delta is None else Decimal(delta))
+
+    def before(self, caps: TuningCaps | None, kind: GuaranteeKind) -> "Account":
+        """The account whose caps a charge is checked against. Raises StateConflict if these cannot hold with it."""
+        if kind == "worst_case":
+            return self if caps is None else self.lowered(caps)
+        if self.is_capped:
+            self.added(Cost(), kind).check_worst_case()
+        return self
 
     def lowered(self, caps: TuningCaps) -> "Account":
         """The account with the caps of a tuning: the lowest counts, until the owner raises it."""
@@ -257,13 +288,24 @@ class Account:
         check(f"{caps}.delta", self.cap_delta, used.delta, after.delta, cost.delta, row)
         return after
 
-    def charge(self, cost: Cost, *, of_studies: Cost = Cost(), caps: str = "dataset") -> "Account":
+    def charge(
+        self, cost: Cost, kind: GuaranteeKind = "worst_case", *, of_studies: Cost = Cost(), caps: str = "dataset"
+    ) -> "Account":
         """The account after a charge to every record. Raises BudgetExhausted at a cap.
 
         ``of_studies``: what the record which lost most has lost by studies.
         """
-        self.check(self.used + of_studies, cost, caps=caps)
-        return replace(self, used=self.used + cost)
+        if kind == "worst_case":
+            self.check(self.used + of_studies, cost, caps=caps)
+        return self.added(cost, kind)
+
+    def added(self, cost: Cost, kind: GuaranteeKind) -> "Account":
+        """The account after a charge that was checked."""
+        if kind == "worst_case":
+            return replace(self, used=self.used + cost)
+        if kind == "prior_average":
+            return replace(self, on_average=self.on_average + cost, averages=self.averages + 1)
+        return replace(self, unproved=self.unproved + cost, unproved_charges=self.unproved_charges + 1)
 
 
 NO_CHARGES = Account()

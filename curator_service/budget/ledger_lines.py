@@ -1,15 +1,18 @@
 """Reads both ledgers: what studies have used, of whom, and the accounts of files."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import bindparam, func, select, true
 
+from blindopt.wire import TuningReport
+from blindopt.wire.base import GuaranteeKind
 from curator_service.budget.ledger import NO_CHARGES, Account, Balance, Cost, RowBalance
-from curator_service.budget.table import LAST, LAST_OF_ACCOUNT, LAST_OF_ROW, account_lines, ledger
+from curator_service.budget.table import LAST, LAST_OF_ROW, LINES_OF_ACCOUNT, account_lines, ledger
 from curator_service.privacy.prices import units
 from curator_service.store import ahead_of, datasets, queries, studies
+from curator_service.store.jobs import tunings
 from service_kit.store import stored_replies
 from service_kit.store.base import page_of
 from service_kit.store.database import Connection
@@ -232,12 +235,28 @@ def account_name(db: Connection, dataset: Any) -> str:
 
 
 def account_of(db: Connection, account: str) -> Account:
-    row = LAST_OF_ACCOUNT.row(db, account=account)
-    if row is None:
-        return NO_CHARGES
+    after, line = NO_CHARGES, None
+    for line in lines_of_account(db, account):
+        if (kind := guarantee_kind(db, line)) is not None:
+            after = after.added(Cost.of(line.epsilon, line.delta), kind)
+    if line is None:
+        return after
     # No line follows one that closes.
-    charged = Account(Cost.of(row.total_epsilon, row.total_delta), closed=row.kind == "closed")
-    return charged.with_caps(row.cap_epsilon, row.cap_delta)
+    return replace(after, closed=line.kind == "closed").with_caps(line.cap_epsilon, line.cap_delta)
+
+
+def guarantee_kind(db: Connection, line: Any) -> GuaranteeKind | None:
+    """What the charge of a line promises; None if the line charges nothing.
+
+    A line of before schema 15 has the kind of its tuning, as that was stored.
+    """
+    if line.guarantee_kind is not None or line.kind not in ("tuning", "bounds"):
+        kind: GuaranteeKind | None = line.guarantee_kind
+        return kind
+    if line.kind == "bounds":
+        return "worst_case"
+    report = db.execute(select(tunings.c.report).where(tunings.c.id == line.subject)).scalar()
+    return "none" if report is None else TuningReport.model_validate_json(report).guarantee_kind
 
 
 def studies_of(db: Connection, sha256: str) -> list[Any]:
@@ -252,6 +271,4 @@ def open_accounts(db: Connection) -> list[str]:
 
 
 def lines_of_account(db: Connection, account: str) -> list[Any]:
-    return list(
-        db.execute(select(account_lines).where(account_lines.c.account == account).order_by(account_lines.c.seq))
-    )
+    return LINES_OF_ACCOUNT.rows(db, account=account)

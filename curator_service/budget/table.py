@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, select
 
+from blindopt.wire.base import GuaranteeKind
 from curator_service.budget.ledger import Account, Charge, Cost
 from curator_service.privacy.prices import text
 from curator_service.store.base import METADATA
@@ -51,6 +52,7 @@ account_lines = Table(
     Column("total_epsilon", Text, nullable=False),
     Column("total_delta", Text, nullable=False),
     Column("created_at", Text, nullable=False),
+    Column("guarantee_kind", Text),  # of a charge; null: it is none, or it was added before schema 15
     Index("tuning_ledger_by_account", "account", "seq"),
 )
 LAST = PreparedStatement(
@@ -69,12 +71,8 @@ LAST_OF_ROW = PreparedStatement(
     kept=True,
 )
 """The balances of a row of a study."""
-LAST_OF_ACCOUNT = PreparedStatement(
-    select(*(account_lines.c[name] for name in ("kind", "cap_epsilon", "cap_delta", "total_epsilon", "total_delta")))
-    .where(account_lines.c.account == bindparam("account"))
-    .order_by(account_lines.c.seq.desc())
-    .limit(1),
-    kept=True,
+LINES_OF_ACCOUNT = PreparedStatement(
+    select(account_lines).where(account_lines.c.account == bindparam("account")).order_by(account_lines.c.seq)
 )
 _ADD = PreparedStatement(ledger.insert(), [column.key for column in ledger.c if column.key != "seq"])
 
@@ -125,10 +123,12 @@ def add_to_account(
     subject: str | None = None,
     cost: Cost = Cost(),
     cap: str | None = None,
+    guarantee_kind: GuaranteeKind | None = None,
 ) -> None:
     """Add a line of an account, in the transaction that checked it."""
     values: dict[str, Any] = {"account": account, "kind": kind, "subject": subject, "cap": cap, "created_at": at}
+    values["guarantee_kind"] = guarantee_kind
     values["epsilon"], values["delta"] = cost.texts
     values["cap_epsilon"], values["cap_delta"] = after.cap_texts
-    values["total_epsilon"], values["total_delta"] = after.used.texts
+    values["total_epsilon"], values["total_delta"] = after.total.texts
     db.execute(account_lines.insert().values(values))

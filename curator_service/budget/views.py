@@ -11,6 +11,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted, StateConflict
+from blindopt.wire.base import GuaranteeKind
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets, allow_release
@@ -96,6 +97,7 @@ class DatasetAccounts:
             unit=unit,
             epsilon=epsilon_text,
             delta=delta,
+            on_average=of_averages(file),
             everyone_epsilon=None if unbounded else text(file.everyone),
             person=person,
             worst_record=None if worst is None else int(file_numbers(self._vault, dataset)[worst]),
@@ -107,7 +109,7 @@ class DatasetAccounts:
             tunings=others["tuning"],
             unbounded=unbounded,
             uses=uses[after : after + limit],
-            sentence=_in_words(file, unit, epsilon_text, uses_in_words(len(file.studies), others), person),
+            sentence=_in_words(file, unit, epsilon_text, _counted(file, others), person),
             next_page_token=None,
         )
 
@@ -125,7 +127,8 @@ def _in_words(file: FileUse, unit: str, epsilon: str | None, uses: str, person: 
         else (" Some registrations of the file count persons and others records. This adds the largest amount of each.")
     )
     return (
-        f"Each {unit} of this file {used}{delta}, over {uses}.{person_in_words(person)}{mixed}"
+        f"Each {unit} of this file {used}{delta}, over {uses}.{averages_in_words(of_averages(file))}"
+        f"{person_in_words(person)}{mixed}"
         f"{_of_small_changes(file)} The account is of this file. If another file has the same {unit}s, add its account."
     )
 
@@ -141,6 +144,32 @@ def _of_small_changes(file: FileUse) -> str:
         " The epsilon of a release of records is for changes of features up to the hidden change of its study. Larger "
         "changes are protected less."
     )
+
+
+def of_averages(file: FileUse) -> wire.OnAverage | None:
+    """What tunings of a file promise on average alone; None without one."""
+    if not (tunings := file.account.averages):
+        return None
+    epsilon, delta = file.account.on_average.texts
+    return wire.OnAverage(epsilon=epsilon, delta=delta, tunings=tunings)
+
+
+def averages_in_words(on_average: wire.OnAverage | None) -> str:
+    """What an amount before this sentence does not count; nothing if it counts every tuning."""
+    if on_average is None:
+        return ""
+    amounts = f"({on_average.epsilon}, {on_average.delta})"
+    which, prior = f"{on_average.tunings} tunings, which together promise", "their priors"
+    if on_average.tunings == 1:
+        which, prior = "1 tuning, which promises", "its prior"
+    return f" Not in this figure: {which} {amounts} on average over {prior}, and nothing in the worst case."
+
+
+def _counted(file: FileUse, others: Mapping[Any, int]) -> str:
+    """The uses that the amounts of a file are over: all without those on average."""
+    counted = Counter(others)
+    counted["tuning"] -= file.account.averages
+    return uses_in_words(len(file.studies), counted)
 
 
 def _shares(file: FileUse, dataset: Any, *, bounded: bool) -> list[wire.LossShare]:
@@ -167,7 +196,7 @@ def _uses(db: Connection, name: str, file: FileUse) -> list[wire.DatasetUse]:
         timed.append((charged_at, 0, _study_use(study)))
     old: tuple[str | None, str | None] = (None, None)
     for row in ledger_lines.lines_of_account(db, name):
-        timed.append((row.created_at, 1, _line_use(row, *old)))
+        timed.append((row.created_at, 1, _line_use(row, ledger_lines.guarantee_kind(db, row), *old)))
         old = row.cap_epsilon, row.cap_delta
     timed.sort(key=lambda use: use[:2])
     return [
@@ -185,18 +214,22 @@ def _study_use(study: StudyUse) -> dict[str, Any]:
         "delta": exact(study.delta),
         "release_epsilon": text(study.balance.release) if bounded else None,
         "answers_epsilon": text(study.everyone + study.most - study.balance.release) if bounded else None,
+        "guarantee_kind": "worst_case" if bounded else "none",
         "unbounded": study.unbounded,
     }
 
 
-def _line_use(row: Any, old_epsilon: str | None, old_delta: str | None) -> dict[str, Any]:
+def _line_use(row: Any, kind: GuaranteeKind | None, old_epsilon: str | None, old_delta: str | None) -> dict[str, Any]:
     is_cap = row.kind == "cap"
+    why = "its guarantee is none, as its report says" if kind == "none" else None
     return {
         "kind": row.kind,
         "tuning_id": row.subject if row.kind == "tuning" else None,
         "bounds_id": row.subject if row.kind == "bounds" else None,
-        "epsilon": row.epsilon,
+        "epsilon": None if why else row.epsilon,
         "delta": row.delta,
+        "guarantee_kind": kind,
+        "unbounded": why,
         "cap": None if is_cap else row.cap,
         "act": row.cap if is_cap else None,
         "old_cap_epsilon": old_epsilon,
@@ -227,7 +260,7 @@ def outlook(
     why = why or prices.answers_are_unbounded(spec, public=before.public)
     others = Counter(line.kind for line in ledger_lines.lines_of_account(db, ledger_lines.account_name(db, dataset)))
     (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
-    shown = None if before.unbounded else used, None if after.unbounded or why else then
+    shown = None if before.is_unbounded else used, None if after.is_unbounded or why else then
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
     person = None if k == 1 else of_declared_person(after, k, cost, bounded=shown[1] is not None)
     cap_epsilon, cap_delta = before.account.cap_texts
@@ -243,8 +276,9 @@ def outlook(
         problem=problem,
         person=person,
         sentence=f"A record of this dataset has used {_amount(shown[0], used_delta)} over "
-        f"{uses_in_words(len(before.studies), others)}; with this one {_amount(shown[1], then_delta)}"
-        f"{_answers_in_words(spec, shown[1])}.{person_in_words(person)}{_limits(before, problem)}",
+        f"{_counted(before, others)}; with this one {_amount(shown[1], then_delta)}"
+        f"{_answers_in_words(spec, shown[1])}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
+        f"{_limits(before, problem)}",
     )
 
 

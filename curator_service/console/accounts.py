@@ -29,6 +29,7 @@ _USES = (
     *("seq", "created_at", "kind", "study_id", "tuning_id", "bounds_id", "epsilon", "delta", "release_epsilon"),
     *("answers_epsilon", "unbounded", "cap", "act", "old_cap_epsilon", "old_cap_delta", "cap_epsilon", "cap_delta"),
     "reason",
+    "guarantee_kind",
 )
 
 

@@ -100,7 +100,7 @@ class BoundsSearch:
         n = len(kept_records(db, self._vault, dataset_id))
         _check(bounds_request, dataset, n)
         actor, cost = request.principal.actor, Cost.of(bounds_request.epsilon, "0")
-        charged = self._budgets.charge_file(db, actor, dataset_id, "bounds", bounds_id, cost)
+        charged = self._budgets.charge_file(db, actor, dataset_id, "bounds", bounds_id, cost, "worst_case")
         if isinstance(charged, BudgetExhausted):
             return charged
         spec = spec_of(bounds_request, dataset, n, digest)
@@ -111,6 +111,7 @@ class BoundsSearch:
             "account": self._budgets.account(db, dataset_id)[1],
             "epsilon": cost.texts[0],
             "delta": cost.texts[1],
+            "guarantee_kind": "worst_case",
         }
         now = self._context.clock()
         audit_log.append(db, "bounds.started", actor=actor, now=now, details=details)

@@ -51,7 +51,9 @@ class TuningLogSummary:
         if kind == "tuning.started":
             delta = None if details["cap_delta"] is None else float(details["cap_delta"])
             caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=delta)
-            before = self._account(details["account"]).lowered(caps)
+            # Earlier versions counted every tuning against the caps, and said no kind.
+            before, kind = self._account(details["account"]), details.get("guarantee_kind", "worst_case")
+            before = before.lowered(caps) if kind == "worst_case" else before
             self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
             self._charge("tuning", details["tuning_id"], before, details)
         elif kind == "bounds.started":
@@ -74,11 +76,13 @@ class TuningLogSummary:
     def _charge(self, kind: str, identity: str, before: Account, details: Json) -> None:
         name = details["account"]
         self._prices[identity] = details["dataset_id"], details["epsilon"], details["delta"]
+        guarantee_kind = details.get("guarantee_kind")
+        cost = Cost.of(details["epsilon"], details["delta"])
         try:
-            self._accounts[name] = before.charge(Cost.of(details["epsilon"], details["delta"]))
+            self._accounts[name] = before.charge(cost, guarantee_kind or "worst_case")
         except BudgetExhausted:
             raise LogBroken(f"{kind} {identity} was charged beyond a cap", about=name) from None
-        self._add(name, kind, identity, details["epsilon"], details["delta"], None)
+        self._add(name, kind, identity, details["epsilon"], details["delta"], None, guarantee_kind)
 
     def _change_caps(self, details: Json) -> None:
         name, old = details["account"], self._account(details["account"])
@@ -92,10 +96,19 @@ class TuningLogSummary:
     def _account(self, name: str) -> Account:
         return self._accounts.get(name, NO_CHARGES)
 
-    def _add(self, name: str, kind: str, subject: str | None, epsilon: str, delta: str, cap: str | None) -> None:
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        subject: str | None,
+        epsilon: str,
+        delta: str,
+        cap: str | None,
+        guarantee_kind: str | None = None,
+    ) -> None:
         after = self._account(name)
-        costs, totals = Cost.of(epsilon, delta).texts, after.used.texts
-        self._lines[name].append((kind, subject, *costs, cap, *after.cap_texts, *totals))
+        costs, totals = Cost.of(epsilon, delta).texts, after.total.texts
+        self._lines[name].append((kind, subject, *costs, cap, *after.cap_texts, *totals, guarantee_kind))
 
     def check(self, db: Connection) -> Iterator[LogBroken]:
         """Yield what differs in a tuning, or in a line of the ledger, from the log."""
@@ -104,7 +117,8 @@ class TuningLogSummary:
             # The log has the digest of a reason.
             subject = sha256(row.subject.encode()) if row.kind == "cap" and row.subject is not None else row.subject
             charge = row.kind, subject, row.epsilon, row.delta, row.cap
-            line = (*charge, row.cap_epsilon, row.cap_delta, row.total_epsilon, row.total_delta)
+            caps, totals = (row.cap_epsilon, row.cap_delta), (row.total_epsilon, row.total_delta)
+            line = (*charge, *caps, *totals, row.guarantee_kind)
             if self._lines[row.account][counts[row.account] :][:1] != [line]:
                 yield LogBroken(
                     f"line {row.seq} of the accounts of datasets is not what the log says", about=row.account

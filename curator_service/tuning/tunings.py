@@ -23,7 +23,7 @@ from blindopt.errors import (
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.file_use import FileUse
-from curator_service.budget.ledger import Cost
+from curator_service.budget.ledger import NO_CHARGES, Cost
 from curator_service.datasets.records import withheld_records
 from curator_service.privacy.prices import exact
 from curator_service.releases.jobs import Jobs
@@ -101,7 +101,8 @@ class Tunings(Jobs[Reply]):
             report = _of_persons(report, dataset.rows_per_person or 1)
             use = self._budgets.uses.read(db, dataset)
             use.account.check_open()
-            use.check_bounded()
+            if use.account.before(tuning.caps, report.guarantee_kind).is_capped:
+                use.check_bounded()
             return _with_account(report, use, tuning.caps)
 
     def start(self, request: RequestContext, tuning: wire.TuningCreate) -> StoredReply:
@@ -122,8 +123,8 @@ class Tunings(Jobs[Reply]):
                 return stored
             self._check_room(db)
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
-            actor, cost = request.principal.actor, Cost.of(report.epsilon, report.delta)
-            charged = self._budgets.charge_file(db, actor, dataset.id, "tuning", tuning_id, cost, tuning.caps)
+            actor, kind, cost = request.principal.actor, report.guarantee_kind, Cost.of(report.epsilon, report.delta)
+            charged = self._budgets.charge_file(db, actor, dataset.id, "tuning", tuning_id, cost, kind, tuning.caps)
             if isinstance(charged, BudgetExhausted):
                 refusals.append(charged)
                 return None
@@ -160,6 +161,7 @@ class Tunings(Jobs[Reply]):
             "method": report.method,
             "epsilon": report.epsilon,
             "delta": report.delta,
+            "guarantee_kind": report.guarantee_kind,
             "cap_epsilon": tuning.caps.epsilon,
             "cap_delta": None if tuning.caps.delta is None else repr(tuning.caps.delta),
             "spec_sha256": salted_digest(spec, salt),
@@ -367,7 +369,14 @@ def _of_persons(report: wire.TuningReport, k: int) -> wire.TuningReport:
 
 
 def _with_account(report: wire.TuningReport, use: FileUse, caps: wire.TuningCaps) -> wire.TuningReport:
-    """The report with the amounts that the validation file has spent, and its caps."""
-    used, lowered = use.used.texts, use.account.lowered(caps).cap_texts
+    """The report with the amounts that the validation file has spent, and its caps.
+
+    What has no bound in the worst case is a sum of its own, under the caps of the tuning alone.
+    """
+    kind, account = report.guarantee_kind, use.account
+    used, lowered = use.used.texts, account.lowered(caps).cap_texts
+    if kind != "worst_case":
+        used = (account.on_average if kind == "prior_average" else account.unproved).texts
+        lowered = NO_CHARGES.lowered(caps).cap_texts
     amounts = {"spent_epsilon": used[0], "spent_delta": used[1], "cap_epsilon": lowered[0], "cap_delta": lowered[1]}
     return report.model_copy(update=amounts)

@@ -6,7 +6,7 @@ from curator_service.privacy.cautions import of_epsilon
 from curator_service.privacy.prices import exact
 from curator_service.tuning.methods.draws import Draws, Noise
 from curator_service.tuning.methods.guarantees import rests_on_absent_noise
-from curator_service.tuning.methods.problem import Records
+from curator_service.tuning.methods.problem import Problem, Records
 
 ON_AVERAGE = Caution(
     code="prior_average",
@@ -56,6 +56,21 @@ def of_prior(prior: TuningPrior) -> list[Caution]:
 def of_own_noise(prior: TuningPrior, records: Records) -> list[Caution]:
     """A caution about scores without the noise that the prior assumes."""
     return [OWN] if rests_on_absent_noise(prior, records) else []
+
+
+def of_closeness(problem: Problem, difference_sd: float) -> list[Caution]:
+    """A caution if one record can move a score by more than the prior says that the functions of neighbours differ.
+
+    ``difference_sd``: the prior's standard deviation of that difference, in units of the score.
+    """
+    moved = problem.width if problem.records == "whole" else problem.width / problem.m
+    if moved <= 4 * difference_sd:
+        return []
+    message = (
+        f"One record can move a score by {moved:.3g}. The prior gives that difference a standard deviation of "
+        f"{difference_sd:.3g}, so a single draw may tell two datasets apart. Declare a larger one_minus_k1."
+    )
+    return [Caution(code="prior_too_close", field="method.prior.one_minus_k1", message=message)]
 
 
 def of_noise(noise: Noise, spread: float) -> list[Caution]:

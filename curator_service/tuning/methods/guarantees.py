@@ -1,7 +1,8 @@
-"""The guarantees of tunings, in words."""
+"""The guarantees of tunings: their kind, and their words."""
 
 from typing import Literal
 
+from blindopt.wire.base import GuaranteeKind
 from blindopt.wire.tuning import Kusner1, TuningPrior
 from curator_service.privacy.prices import exact
 from curator_service.tuning.methods.budget import Cost
@@ -45,7 +46,11 @@ def _released(draws: Draws) -> str:
     return "lambda~" if draws.index else "v~"
 
 
-def worst_case(draws: Draws, records: Records, condition: str = "") -> str:
+Guarantee = tuple[GuaranteeKind, str]
+"""What the account of the file counts a charge as, and the promise in words."""
+
+
+def worst_case(draws: Draws, records: Records, condition: str = "") -> Guarantee:
     """The guarantee of pure differential privacy, for validation datasets that differ in one record."""
     epsilon = exact(draws.shares.total.epsilon)
     promise = (
@@ -53,9 +58,8 @@ def worst_case(draws: Draws, records: Records, condition: str = "") -> str:
         f"makes no result ({_released(draws)}) more than e^{epsilon} times as probable, whatever an "
         "attacker knows."
     )
-    return " ".join(
-        sentence for sentence in (promise, condition, _RECORDS[records], _failure(records), _PROTECTED) if sentence
-    )
+    sentences = promise, condition, _RECORDS[records], _failure(records), _PROTECTED
+    return "worst_case", " ".join(filter(None, sentences))
 
 
 def _failure(records: Records) -> str:
@@ -81,7 +85,7 @@ def literal_theorem_7(requested: Cost, charged: Cost) -> str:
     )
 
 
-def prior_average(draws: Draws, prior: TuningPrior, records: Records, kind: Kind) -> str:
+def prior_average(draws: Draws, prior: TuningPrior, records: Records, kind: Kind) -> Guarantee:
     """The guarantee of (epsilon, delta) where delta is over the draw of the functions, and of any noise it rests on."""
     uses_noise = rests_on_noise(kind)
     average = _average(draws, uses_noise=uses_noise)
@@ -95,19 +99,18 @@ def prior_average(draws: Draws, prior: TuningPrior, records: Records, kind: Kind
     else:
         average += "The bound is the paper's, under this assumption, while no score is clipped."
     if prior.estimated:
-        return (
-            "None: the prior was estimated from private data ("
-            + ", ".join(prior.estimated)
-            + "), and what is promised "
-            "takes it as public. With a public prior it would be: " + average
+        estimated = ", ".join(prior.estimated)
+        return "none", (
+            f"None: the prior was estimated from private data ({estimated}), and what is promised takes it as public. "
+            "With a public prior it would be: " + average
         )
     if uses_noise and rests_on_absent_noise(prior, records):
-        return (
+        return "none", (
             "None: noise: own says that each evaluation has fresh Gaussian noise, which the built-in score has not. "
             "With noise: added it would be: " + average
         )
     condition = _own_noise(uses_noise) if prior.noise == "own" and records != "computed" else ""
-    return " ".join(filter(None, (average, condition, _failure(records), _PROTECTED)))
+    return "prior_average", " ".join(filter(None, (average, condition, _failure(records), _PROTECTED)))
 
 
 def _own_noise(uses_noise: bool) -> str:

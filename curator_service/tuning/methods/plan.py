@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blindopt.wire.base import Caution
+from blindopt.wire.base import Caution, GuaranteeKind
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.tuning.methods import cautions, guarantees
 from curator_service.tuning.methods.draws import Draws
@@ -54,7 +54,9 @@ class Plan:
 
     problem: Problem
     draws: Draws
+    kind: GuaranteeKind
     guarantee: str
+    """In words."""
     cautions: list[Caution]
     expected_error: ExpectedError
     search: Search
@@ -91,7 +93,7 @@ def worst_case_plan(
     return Plan(
         problem,
         draws,
-        guarantees.worst_case(draws, problem.records, condition),
+        *guarantees.worst_case(draws, problem.records, condition),
         [*cautions.of_noise(draws.noise, problem.width), *cautions.of_cost(draws), *warnings],
         expected,
         search,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import sqrt
 
 import numpy as np
 
@@ -150,13 +151,16 @@ def prior_average_plan(
     prior, records = scaled.search, scaled.problem.records
     assert isinstance(prior, TuningPrior)
     expected, spread = scaled.expected_error(draws, sample, value_at)
+    guarantee_kind, words = guarantees.prior_average(draws, prior, records, kind)
     return Plan(
         scaled.problem,
         draws,
-        guarantees.prior_average(draws, prior, records, kind) + addition,
+        guarantee_kind,
+        words + addition,
         [
             *cautions.of_prior(prior),
             *(cautions.of_own_noise(prior, records) if guarantees.rests_on_noise(kind) else []),
+            *cautions.of_closeness(scaled.problem, scaled.unit * sqrt(2 * prior.one_minus_k1)),
             *cautions.of_noise(draws.noise, spread),
             *cautions.of_cost(draws),
             *warnings,

@@ -93,6 +93,7 @@ def report_of(tuning: wire.TuningSpec, problem: Problem) -> wire.TuningReport:
         expected_gap=expected.index_gap,
         expected_value_error=expected.value,
         expected_how=expected.how,
+        guarantee_kind=plan.kind,
         guarantee=plan.guarantee,
         cautions=plan.cautions,
         spent_epsilon="0",

@@ -86,6 +86,10 @@ def amount(epsilon_text: str) -> Decimal:
     return Decimal(epsilon_text)
 
 
+GuaranteeKind = Literal["worst_case", "prior_average", "none"]
+"""What a charge promises. A sum over charges bounds nothing unless each is ``worst_case``."""
+
+
 class Caution(Reply):
     """A choice that is allowed, and that an expert would not make."""
 

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.base import BudgetEpsilon, Name, Page, Reply, Request
+from blindopt.wire.base import BudgetEpsilon, GuaranteeKind, Name, Page, Reply, Request
 
 CapAct = Literal["declared", "lowered", "raised"]
 
@@ -191,6 +191,13 @@ class DatasetUse(Reply):
     answers_epsilon: str | None = Field(
         None, description="Of a study: the largest sum of its answers about one record, beyond what is every record's."
     )
+    guarantee_kind: GuaranteeKind | None = Field(
+        None,
+        description=(
+            "What it promises. worst_case counts in the account's epsilon, prior_average in on_average alone, "
+            "and none is in unbounded. Null for a line that charges nothing."
+        ),
+    )
     unbounded: str | None = Field(None, description="Why no finite epsilon bounds this use; null if one does.")
     cap: str | None = Field(None, description="Of a refusal: the cap that refused, epsilon or delta.")
     act: CapAct | None = Field(None, description="Of a change of the caps: what it does.")
@@ -225,6 +232,14 @@ class LossShare(Reply):
     units: int = Field(ge=1, description="How many.")
 
 
+class OnAverage(Reply):
+    """What tunings promise on average over their priors, and never in the worst case."""
+
+    epsilon: str = Field(description="Sum of their epsilon.")
+    delta: str = Field(description="Sum of their delta, each a probability over the draw of its prior.")
+    tunings: int = Field(ge=1, description="How many.")
+
+
 class DatasetAccount(Page):
     """The account of a dataset's file. Depends only on the history of requests. Amounts are exact decimals.
 
@@ -238,6 +253,9 @@ class DatasetAccount(Page):
         description="Epsilon of the record (or person) that has used most; null: no finite bound, see unbounded."
     )
     delta: str = Field(description="Sum of the deltas of releases, tunings and bounds.")
+    on_average: OnAverage | None = Field(
+        None, description="A line of its own, not in epsilon and delta; null without such a tuning."
+    )
     everyone_epsilon: str | None = Field(description="The part of epsilon that every record has used.")
     person: DeclaredPerson | None = Field(
         description=(

@@ -13,6 +13,7 @@ from blindopt.wire.base import (
     Caution,
     DecimalString,
     Epsilon,
+    GuaranteeKind,
     Name,
     Page,
     PositiveFloat,
@@ -405,12 +406,27 @@ class TuningReport(Reply):
     )
     expected_value_error: float | None = Field(description="Expected absolute error of v~, in units of the score.")
     expected_how: str = Field(description="How both were computed, in words.")
+    guarantee_kind: GuaranteeKind = Field(
+        description="worst_case counts against the caps of the account. prior_average is a line of its own; none is "
+        "bounded by nothing."
+    )
     guarantee: str = Field(description="Guarantee, in words.")
     cautions: list[Caution] = Field(description="What an expert would point out, before anything is charged.")
     spent_epsilon: str = Field(description="epsilon that the record which used most has used before.")
     spent_delta: str = Field(description="Sum of the deltas of the validation dataset's account before.")
     cap_epsilon: str = Field(description="Lowest declared cap on epsilon, including this tuning's.")
     cap_delta: str | None = Field(description="Lowest declared cap on delta, including this tuning's; null: none.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_kind(cls, value: Any) -> Any:
+        """Read a report of version 0.3.0 or earlier: the first words of its guarantee say the kind."""
+        if isinstance(value, dict) and "guarantee_kind" not in value:
+            kinds = {"Worst case:": "worst_case", "On average": "prior_average"}
+            words = str(value.get("guarantee", ""))
+            kind = next((kind for first, kind in kinds.items() if words.startswith(first)), "none")
+            return value | {"guarantee_kind": kind}
+        return value
 
     @model_validator(mode="before")
     @classmethod

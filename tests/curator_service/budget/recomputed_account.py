@@ -28,7 +28,7 @@ def recomputed(
     corrected: dict[str, Counter[Any]] = defaultdict(Counter)
     for record in records:
         kind, details = record["kind"], record.get("details", {})
-        if kind in ("tuning.started", "bounds.started"):
+        if kind in ("tuning.started", "bounds.started") and details["guarantee_kind"] == "worst_case":
             everyone += Fraction(details["epsilon"])
         elif kind == "charge":
             study = details["study_id"]
@@ -64,8 +64,16 @@ def recomputed_delta(records: Iterable[dict[str, Any]], spec_of: Callable[[str],
     delta = Fraction(0)
     for record in records:
         kind, details = record["kind"], record.get("details", {})
-        if kind in ("tuning.started", "bounds.started"):
+        if kind in ("tuning.started", "bounds.started") and details["guarantee_kind"] == "worst_case":
             delta += Fraction(details["delta"])
         elif kind == "charge" and details["rows"] == "all":
             delta += Fraction(repr(spec_of(details["study_id"])["release"].get("delta") or 0))
     return delta
+
+
+def recomputed_kind(records: Iterable[dict[str, Any]], kind: str) -> tuple[Fraction, Fraction, int]:
+    """The sums of epsilon and delta of the tunings with a kind of guarantee, and how many there are."""
+    charged = [record["details"] for record in records if record["kind"] == "tuning.started"]
+    of_kind = [details for details in charged if details["guarantee_kind"] == kind]
+    sums = [sum((Fraction(each[name]) for each in of_kind), Fraction(0)) for name in ("epsilon", "delta")]
+    return sums[0], sums[1], len(of_kind)

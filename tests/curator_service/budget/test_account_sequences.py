@@ -14,7 +14,7 @@ import pytest
 from blindopt import wire
 from service_kit.store import audit_log
 from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, N
-from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta
+from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta, recomputed_kind
 from tests.interventions import fail_at
 
 SCORER = {"scorer_url": "http://127.0.0.1:9/score"}
@@ -71,6 +71,8 @@ class Acts:
         self.anybodys: set[str] = set()
         """Studies whose answers are each another person's."""
         self.unreleased: list[str] = []
+        self.kinds: set[str] = set()
+        """What the tunings that were charged promise."""
         self.name = ""
         self.done, self.refused = Counter(), Counter()
         """How often each act was done, and how often a cap refused it."""
@@ -177,10 +179,14 @@ class Acts:
             self._send("correct", queries, body)
 
     def tune(self) -> None:
-        """A tuning, which is charged and does not run. With a delta only for records: 422 for several of a person."""
+        """A tuning, which is charged and does not run. With a delta only for records: 422 for several of a person.
+
+        With a cap on the account only worst cases are tuned, and after any other no worst case, whose caps cannot hold.
+        """
         capped = Fraction(self.file.account().cap_epsilon or "100")
-        has_delta = not self.persons and self.choose.random() < 0.5
-        method = {"name": "gp_design", "prior": PRIOR} if has_delta else {"name": "grid_exponential"}
+        has_delta = not self.persons and self.choose.random() < 0.7
+        prior = PRIOR | ({"estimated": ["scaling"]} if self.choose.random() < 0.2 else {})
+        method = {"name": "gp_design", "prior": prior} if has_delta else {"name": "grid_exponential"}
         epsilon = self._epsilon()
         body = {
             "name": "t",
@@ -191,7 +197,8 @@ class Acts:
             "budget": {"epsilon": epsilon, "delta": 1e-6 if has_delta else 0.0},
             "caps": {"epsilon": str(float(capped)), "delta": 0.5},
         }
-        if self._done(self.file.in_process.send("owner", "POST", "/v1/tunings", json=body)):
+        if self._done(self.file.in_process.send("owner", "POST", "/v1/tunings", json=body), 409):
+            self.kinds.add(self.file.records("tuning.started")[-1]["guarantee_kind"])
             self._check_charge("tuning.started", Fraction(epsilon) * (ROWS_PER_PERSON if self.persons else 1))
 
     def find_bounds(self) -> None:
@@ -218,7 +225,7 @@ class Acts:
 
     def lower_cap(self) -> None:
         account = self.file.account()
-        low, high = Fraction(account.epsilon), Fraction(account.cap_epsilon or "12")
+        low, high = Fraction(account.epsilon or "0"), Fraction(account.cap_epsilon or "12")
         cap = low + (high - low) * Fraction(self.choose.randint(0, 10), 10)
         self._done(self.file.caps(str(max(float(cap), 0.1)), self._delta(account)), 409)
 
@@ -296,6 +303,7 @@ class Acts:
         everyone, units = recomputed(
             records, spec, order, self.persons_of_datasets(), set(PERSONS) if self.persons else range(N)
         )
+        self.of_kind = {kind: recomputed_kind(records, kind) for kind in ("prior_average", "none")}
         return everyone, units, recomputed_delta(records, spec)
 
     def persons_of_datasets(self) -> dict[str, list[str]] | None:
@@ -310,9 +318,17 @@ class Acts:
         account = self.file.account()
         worst = everyone + max(units.values())
         assert account.unit == ("person" if self.persons else "record")
+        averages = account.on_average
+        of_averages = (averages.epsilon, averages.delta, averages.tunings) if averages else (0, 0, 0)
+        assert tuple(map(Fraction, of_averages)) == self.of_kind["prior_average"]
+        assert len(account.unbounded) == self.of_kind["none"][2]
+        assert Fraction(account.delta) == delta
+        if account.unbounded:
+            assert (account.epsilon, account.everyone_epsilon) == (None, None)
+            assert "at most" not in account.sentence
+            return
         assert Fraction(account.epsilon) == worst
         assert Fraction(account.everyone_epsilon) == everyone
-        assert Fraction(account.delta) == delta
         shares = {Fraction(share.epsilon): share.units for share in account.losses}
         assert shares == Counter(everyone + beyond for beyond in units.values())
         assert (account.worst_record is None) == (len(shares) == 1)
@@ -339,6 +355,22 @@ def test_after_every_act_the_account_is_what_the_log_and_the_orders_say(persons,
         done, refused = done + acts.done, refused + acts.refused
     assert set(ACTS) - set(done) == set(), (done, refused)  # every kind of act was done
     assert {"ask", "find_bounds"} <= set(refused), refused  # caps were in the way
+
+
+@pytest.mark.slow(every=2)
+def test_without_a_cap_tunings_of_all_kinds_are_told_apart(tmp_path):
+    secret = tmp_path / "scorer.key"
+    secret.write_bytes(b"k" * 40)
+    kinds = set()
+    names = ["open_column_study", "tune", "ask", "tune", "find_bounds", "tune", "ask", "register_again", "tune"]
+    for seed in range(3):
+        acts = Acts(tmp_path / str(seed), seed, scorer_secret_file=secret, **SCORER)
+        for acts.name in names:
+            getattr(acts, acts.name)()
+            acts.check()
+        kinds |= acts.kinds
+        acts.file.close()
+    assert kinds == {"worst_case", "prior_average", "none"}
 
 
 def test_the_check_finds_an_account_that_forgets_a_study(tmp_path):

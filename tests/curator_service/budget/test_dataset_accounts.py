@@ -316,7 +316,7 @@ def test_uses_come_in_pages(file):
 def _charged(file, epsilon, caps=None):
     budgets, cost = file.in_process.curator.budgets, Cost.of(epsilon, "0")
     return file.in_process.context.database.write(
-        lambda db: budgets.charge_file(db, "curator", file.dataset, "tuning", "tun_1", cost, caps)
+        lambda db: budgets.charge_file(db, "curator", file.dataset, "tuning", "tun_1", cost, "worst_case", caps)
     )
 
 

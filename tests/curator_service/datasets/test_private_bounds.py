@@ -78,7 +78,8 @@ def test_the_log_has_the_charge_and_the_release_and_no_value_of_a_record(curator
     started, released = [r for r in log_records(curator) if r["kind"].startswith("bounds.")]
     assert (started["kind"], released["kind"]) == ("bounds.started", "bounds.released")
     of_both = {"bounds_id": bounds["id"], "dataset_id": dataset}
-    assert started["details"] == of_both | {"account": dataset, "epsilon": "40", "delta": "0"}
+    charge = {"account": dataset, "epsilon": "40", "delta": "0", "guarantee_kind": "worst_case"}
+    assert started["details"] == of_both | charge
     assert released["details"] == of_both
 
 

@@ -85,6 +85,11 @@ EDITS = {
         "line . of the accounts",
         "dataset",
     ),
+    "a promise is another": (
+        "UPDATE tuning_ledger SET guarantee_kind = 'prior_average' WHERE kind = 'bounds'",
+        "line . of the accounts",
+        "dataset",
+    ),
     "a line is another file's": (
         "UPDATE tuning_ledger SET account = 'ds_0' WHERE kind = 'cap'",
         "accounts of datasets lack",

@@ -80,6 +80,7 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     pure, alone = name.startswith(PURE), name.startswith(VALUE_ALONE)
     assert tuning.guarantee.startswith("Worst case" if pure else "On average over the Gaussian-process prior only")
     assert ("Private only on average" in warnings_of(tuning)) is not pure
+    assert tuning.kind == ("worst_case" if pure else "prior_average")
     parts = [cost for cost in (tuning.draws.shares.index, tuning.draws.shares.value) if cost]
     assert sum(cost.epsilon for cost in parts) == tuning.draws.shares.total.epsilon
     assert isinstance(tuning.draws.shares.total.delta, Decimal)
@@ -442,6 +443,16 @@ def test_a_prior_from_private_data_promises_nothing():
     tuning = plan({"name": "gp_design", "prior": PRIOR | {"estimated": ["lengthscale", "scaling"]}})
     assert tuning.guarantee.startswith("None: the prior was estimated from private data (lengthscale, scaling)")
     assert "Estimated from private data: lengthscale, scaling" in warnings_of(tuning)
+    assert tuning.kind == "none"
+
+
+def test_a_prior_that_says_less_than_one_record_can_move_a_score_is_reported():
+    """By hand: g*/m against 4 scale sqrt(2 (1 - k1)), with scale = g*/4: m is below 1 / sqrt(2 (1 - k1))."""
+    for m, reported in ((70, True), (71, False)):  # 1 / sqrt(2 * 1e-4) is 70.7
+        tuning = plan({"name": "gp_design", "prior": PRIOR | {"one_minus_k1": 1e-4}}, m=m)
+        assert ("prior_too_close" in [caution.code for caution in tuning.cautions]) is reported
+    whole = plan({"name": "gp_design", "prior": PRIOR | {"one_minus_k1": 1e-4}}, m=1_000, records="whole")
+    assert "prior_too_close" in [caution.code for caution in whole.cautions]
 
 
 @pytest.mark.parametrize("name", ["gp_ucb_simulated", "kusner_1"])
@@ -451,6 +462,7 @@ def test_noise_that_the_built_in_score_does_not_have_is_reported(name):
     assert "not there" not in warnings_of(plan(own, records="scored"))
     assert "not there" not in warnings_of(plan({"name": name, "prior": PRIOR}, records="computed"))
     assert plan(own, records="computed").guarantee.startswith("None: noise: own says")
+    assert (plan(own, records="computed").kind, plan(own, records="scored").kind) == ("none", "prior_average")
     assert plan(own, records="scored").guarantee.startswith("On average")
 
 

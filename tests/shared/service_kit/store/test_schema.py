@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (14, "45213a9f4a4d4976e608aacee9e54c53c762ad45f9d304233eae690d51bbe883"),
-    "modeler": (14, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
+    "curator": (15, "e7ae1deaeb1812b0d9beae4049b4fbbac599c981a2b59fe9e865e4eb33b87c92"),
+    "modeler": (15, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
 }
 
 
