@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test test-slow test-postgres test-engine soak audit-privacy mutants screenshots docs check bench pools reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
+.PHONY: demo browser test test-slow test-postgres test-engine soak audit-privacy check-model mutants screenshots docs check bench pools reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "  make test-engine     runs at a Dask cluster on this machine whose parts fail (TIMES=20 times each)"
 	@echo "  make soak            kills, hostile files and slow peers: more than an hour (SECONDS=600)"
 	@echo "  make audit-privacy   the statistical tests of privacy at full size (SCALE=20; 200 at night)"
+	@echo "  make check-model     every state of a small model of ledger and account: minutes, 2 GB"
 	@echo "  make mutants         small faults that the tests must find: hours (docs/developers/mutants.md)"
 	@echo "  make compatibility   a run between this version and 0.2.0, in both directions (needs the history of git)"
 	@echo "  make docker-check    build and run docker-compose.yml (needs a Docker engine)"
@@ -98,6 +99,9 @@ audit-privacy: $(READY)
 	    tests/curator_service/releases/mechanisms tests/curator_service/budget/test_ledger.py tests/curator_service/releases/attacks \
 	    tests/curator_service/tuning/methods \
 	    tests/curator_service/routes/test_api_timing.py tests/system/privacy/test_black_box.py $(ARGS)
+
+check-model: $(READY)
+	$(BIN)/python -m tests.curator_service.budget.model
 
 # In a folder of its own, beside .venv: the locked requirements of the tests stay as they are.
 MUTMUT := out/mutmut/ready
