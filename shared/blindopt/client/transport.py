@@ -343,11 +343,11 @@ def _transport(
     return _Transport(verify=context, trust_env=False, proxy=proxy)
 
 
-def is_ready(base_url: str) -> bool:
-    """Whether a service at this address can take requests."""
+def is_ready(base_url: str, *, verify: bool = True) -> bool:
+    """Whether a service at this address can take requests; ``verify``: whether its certificate is looked at."""
     try:
-        with httpx.Client(transport=_transport(True, base_url, None), timeout=5.0) as client:
-            reply = client.get(f"{base_url}/readyz")
+        with httpx.Client(transport=_transport(verify, base_url, None), timeout=5.0) as client:
+            reply = client.get(f"{base_url.rstrip('/')}/readyz")
     except httpx.TransportError:
         return False
     return reply.status_code == 200

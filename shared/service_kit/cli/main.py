@@ -150,6 +150,21 @@ def build(program: Program[S]) -> typer.Typer:
             gc.enable()
             listener.run(sockets=[listening])
 
+    @cli.command()
+    def healthy() -> None:
+        """Ask the service of these settings on this machine whether it is ready; status 1 if it is not.
+
+        No proxy is asked, whatever the environment says.
+
+        Example: blindopt-curator healthy
+        """
+        from blindopt.client import is_ready
+
+        with plain_errors():
+            settings = program.checked_settings()
+            if not is_ready(settings.console_url, verify=False):  # this machine, and nothing is sent
+                raise StateConflict(f"{settings.console_url} is not ready")
+
     finish(cli, program.service)
     return cli
 

@@ -25,6 +25,7 @@ from blindopt.errors import (
     BlindoptError,
     BodyTooLarge,
     Invalid,
+    MethodNotAllowed,
     NotFound,
     RateLimited,
     StorageUnavailable,
@@ -189,11 +190,14 @@ class _Request:
     """
 
     def __init__(self, middleware: RequestMiddleware, scope: Scope, receive: Receive, send: Send) -> None:
-        self._middleware, self._scope, self._receive, self._send = middleware, scope, receive, send
+        self._middleware, self._receive, self._send = middleware, receive, send
+        scope.setdefault("state", {})
+        self._is_head = scope["method"] == "HEAD"  # the server sends no body of its reply
+        self._scope: Scope = {**scope, "method": "GET"} if self._is_head else scope
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of repeated ones
         proposed = self._header(b"x-request-id")
         self._request_id = proposed if problems.REQUEST_ID.fullmatch(proposed) else secrets.token_hex(16)
-        self._state: dict[str, Any] = scope.setdefault("state", {})
+        self._state: dict[str, Any] = scope["state"]
         self._client = (scope.get("client") or ("",))[0]
         self._state["request_id"] = self._request_id
         self._state["body_sha256"] = self.digest
@@ -294,6 +298,8 @@ class _Request:
                 middleware.context.audit_trail.check_unchanged(principal.id, principal.study_id)
             self._principal = self._state["principal"] = principal
             self._must_record = principal.study_id is not None
+            if self._is_head and self._must_record:  # the log holds the digest of what was sent
+                raise MethodNotAllowed("this path does not take this method")
         self._state["authenticated"] = self._principal is not None  # for the listener
         self._limit = middleware.limit_of(path, self._principal)
         announced = self._header(b"content-length") or "0"

@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 
+import httpx
 import pytest
 
 from blindopt.version import VERSION
@@ -39,6 +40,23 @@ def test_at_a_terminal_serve_says_where_it_is_and_what_is_missing(make_service, 
     )
     assert not service.data.exists()
     assert all(line.startswith("{") for line in (tmp_path / "log").read_text().splitlines())  # no terminal: JSON
+
+
+DEAD_PROXY = dict.fromkeys(("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_health_check_asks_the_own_service_and_no_proxy(name, request, monkeypatch):
+    """Docker puts the proxy of its user into each container."""
+    service = request.getfixturevalue(name)
+    monkeypatch.setenv("http_proxy", DEAD_PROXY["http_proxy"])
+    with pytest.raises(httpx.ConnectError):  # the control: this client asks the proxy
+        httpx.get(f"{service.url}/readyz")
+    done = processes.run(f"{name}_service", "healthy", env=service.environment | DEAD_PROXY)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    port = f"BLINDOPT_{name.upper()}_PORT"
+    done = processes.run(f"{name}_service", "healthy", env=service.environment | {port: "9"})
+    assert (done.returncode, done.stderr) == (1, "error: http://127.0.0.1:9/ is not ready\n")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,13 @@ def _flat(routes):
             yield from _flat(route.effective_candidates())
 
 
+def test_the_open_routes_answer_a_monitor_that_asks_for_their_head(name, request):
+    with request.getfixturevalue(name).http("") as http:
+        for path in OPEN:
+            reply = http.head(path)
+            assert (reply.status_code, reply.content) == (200, b""), path
+
+
 def test_the_open_routes_are_these_and_no_others(app):
     assert {path for path, _, roles in _routes(app) if roles is None} == OPEN  # an empty set of roles is no role
     assert {methods[0] for path, methods, _ in _routes(app) if path in OPEN} == {"GET"}
@@ -238,6 +245,10 @@ def test_each_role_gets_403_where_it_is_not_allowed_and_only_there(app, name, to
                 if role in roles and method == "GET":
                     assert reply.status_code not in (401, 403), (method, target, role)
                     assert (reply.status_code == 404) == ("none_" in target), (method, target, role)
+                    # To a vendor it would be a record of a reply that was not sent.
+                    head = http.head(target, params={"seconds": 0} if target == "/v1/inbox/events" else {})
+                    assert head.status_code == (405 if role == "modeler" else reply.status_code), target
+                    assert head.content == b""
                     if study in target:
                         assert http.get(target.replace(study, "std_0000000000000000")).status_code == 404, target
                 elif role in roles and not path.endswith(CHANGES_NOTHING):
