@@ -125,7 +125,10 @@ def start_run(
 
 
 def _in_words(best: wire.Recommendation) -> str:
-    interval = f", 95 % interval {best.interval[0]:.6g} to {best.interval[1]:.6g}" if best.interval else ""
+    interval = "" if best.interval is None else f", {wire.INTERVAL_NAMES[best.interval_kind]}"
+    if interval and best.interval_kind != "known":
+        limits = [("mean", best.interval), ("next answer", best.next_interval)]
+        interval += ",".join(f" of the {name} {ends[0]:.6g} to {ends[1]:.6g}" for name, ends in limits if ends)
     return f"Recommended: candidate {best.row} (mean {best.mean:.6g}{interval}), from {best.outcomes} answers"
 
 
@@ -183,7 +186,7 @@ def recommendation(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the candidate to take by the answers of a run, with its mean and a 95 % interval.
+    """Print the candidate to take by the answers of a run, with its mean outcome and an interval of this mean.
 
     Example: blindopt-modeler recommendation run_0123456789abcdef --over all
     """

@@ -41,7 +41,7 @@ def beliefs(run: wire.RunView, trials: Sequence[wire.CurvePoint]) -> Chart | Non
         return None
     numbers = [trial.number for trial in estimated]
     expected = Series(
-        "expected, with 95 % interval",
+        "expected, with its interval under the model",
         numbers,
         [trial.mean for trial in estimated],
         [(trial.mean or 0) - _WIDE * (trial.sd or 0) for trial in estimated],

@@ -52,7 +52,7 @@ def course(runs: Mapping[str, wire.RunExport], axes: Any = None) -> Any:
                 fmt="none",
                 ecolor=COLOURS[4],
                 elinewidth=0.8,
-                label="expected, 95 %",
+                label="expected, interval under the model",
             )
         best = list(accumulate(y, better))
         axes.step(numbers, best, where="post", color=colour, label="best so far" if len(runs) == 1 else name)

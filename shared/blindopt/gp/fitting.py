@@ -25,7 +25,11 @@ _MEDIAN = 0.4  # of the default prior of the length-scale, in typical distances
 _SPREAD = 1.0  # of the logarithms, in default priors
 _OWN_SPREAD = 0.5  # of the length-scale of a coordinate about that of all: few answers cannot separate them
 _SIGNAL_SPREAD = 2.0  # of the signal variance, about the variance of the answers
-_RATIO_MEDIAN, _RATIO_SPREADS = 0.01, (1.0, 3.0)  # of noise variance to signal variance: spreads below and above
+Ratio = tuple[float, float, float]
+"""The median of noise variance to signal variance in the default prior, and its spreads below and above."""
+FIT_RATIO: Ratio = (0.01, 1.0, 3.0)
+AVERAGES_RATIO: Ratio = (0.1, 2.0, 2.0)
+"""Of draws for intervals. FIT_RATIO takes some of the noise for signal, and intervals then hold less often."""
 _STARTS = ((log(0.02), log(2.0)), (log(0.1), log(10.0)), (log(1e-6), log(0.3)))
 _DIGITS = 4  # of a fitted value: more would not be significant, or not reproducible on another machine
 # With a longer memory L-BFGS-B solves its tiny triangular systems in several threads: on a busy machine waiting for
@@ -53,7 +57,7 @@ def suggest_hyper(outcomes: Vector, distance: float) -> Hyper:
     if not 1e-40 < variance < 1e40:
         variance = 1.0
     mean = float(np.mean(outcomes)) if len(outcomes) else 0.0
-    return Hyper(_MEDIAN * distance, variance, _RATIO_MEDIAN * variance, mean)
+    return Hyper(_MEDIAN * distance, variance, FIT_RATIO[0] * variance, mean)
 
 
 def typical_distance(candidates: Matrix, law: NoiseLaw) -> float:
@@ -113,20 +117,14 @@ def fit(
     likelihood.
     """
     evidence, distances = evidence.first(ANSWERS_MAX), np.atleast_1d(distance)
-    variance = float(np.var(evidence.outcomes)) if len(evidence.outcomes) else 0.0
-    if len(evidence.outcomes) < ANSWERS_MIN:
-        raise NumericalFailure(f"{ANSWERS_MIN} answers are needed for a fit")
-    if not 1e-40 < variance < 1e40:
-        raise NumericalFailure("the answers are all equal, or too large or small to be distinguished")
-    mean = None if settings.mean == "fitted" else start.mean
-    likelihood = MarginalLikelihood(evidence, kind, law, mean, len(distances))
-    ends, tied = _box(evidence, settings, start, variance, distances), None
+    density = LogPosterior.of(evidence, kind, law, start, settings, distances, has_kernel=has_kernel, engine=engine)
+    likelihood, ends, tied = density.likelihood, density.ends, None
     if _ties_noise(evidence, settings):
         tied, ends[-1] = log(start.noise_variance / start.signal_variance), (1e-50, 1e50)
-    low, high = np.log([lower for lower, _ in ends]), np.log([upper for _, upper in ends])
-    priors = _Priors(settings, start if has_kernel else None, variance, distances, engine)
+    low, high = density.box
+    variance = float(np.var(evidence.outcomes))
     reached = [
-        _climb(likelihood, priors, begin, low, high, tied, tick, engine)
+        _climb(density, begin, tied, tick, engine)
         for begin in _starts(start, settings.starts, low, high, variance, distances, seed)
     ]
     optima = [optimum for optimum in reached if optimum is not None]
@@ -154,6 +152,56 @@ def fit(
     return FitResult(hyper, value, tuple(at_bounds), check)
 
 
+@dataclass(frozen=True, slots=True)
+class LogPosterior:
+    """Log density of the logarithms of hyper-parameters given outcomes, without its constant, in a box of ``ends``."""
+
+    likelihood: MarginalLikelihood
+    priors: "_Priors"
+    ends: list[tuple[float, float]]
+    """Lower and upper bounds of each parameter."""
+
+    @classmethod
+    def of(
+        cls,
+        evidence: Evidence,
+        kind: Kind,
+        law: NoiseLaw,
+        start: Hyper,
+        settings: Fit,
+        distances: Vector,
+        *,
+        has_kernel: bool,
+        engine: Engine,
+        ratio: Ratio = FIT_RATIO,
+    ) -> "LogPosterior":
+        """The density given ``evidence``; arguments are those of ``fit``, which says when it raises."""
+        if len(evidence.outcomes) < ANSWERS_MIN:
+            raise NumericalFailure(f"{ANSWERS_MIN} answers are needed for a fit")
+        if not 1e-40 < (variance := float(np.var(evidence.outcomes))) < 1e40:
+            raise NumericalFailure("the answers are all equal, or too large or small to be distinguished")
+        mean = None if settings.mean == "fitted" else start.mean
+        likelihood = MarginalLikelihood(evidence, kind, law, mean, len(distances))
+        priors = _Priors(settings, start if has_kernel else None, variance, distances, engine, ratio)
+        return cls(likelihood, priors, _box(evidence, settings, start, variance, distances))
+
+    @property
+    def box(self) -> tuple[Vector, Vector]:
+        """Logarithms of the lower and upper bounds."""
+        low, high = np.log(np.array(self.ends)).T
+        return low, high
+
+    def at(self, logs: Vector) -> tuple[float, Vector]:
+        """Value and gradient. Raises NumericalFailure as the likelihood."""
+        value, gradient, _ = self.likelihood.at(logs)
+        density, slope = self.priors.at(logs)
+        return value + density, gradient + slope
+
+    def value(self, logs: Vector) -> float:
+        """The value alone, in half the time."""
+        return self.likelihood.value(logs) + self.priors.at(logs)[0]
+
+
 def _ties_noise(evidence: Evidence, settings: Fit) -> bool:
     """Whether the outcomes are too few for a noise variance of its own, and settings say nothing of it."""
     few = len(evidence.outcomes) < 2 * evidence.points.shape[1]
@@ -168,7 +216,9 @@ class _Priors:
     their geometric mean, which varies more (by version 1 of the ``engine`` each varies by itself).
     """
 
-    def __init__(self, settings: Fit, kernel: Hyper | None, variance: float, distances: Vector, engine: Engine) -> None:
+    def __init__(
+        self, settings: Fit, kernel: Hyper | None, variance: float, distances: Vector, engine: Engine, ratio: Ratio
+    ) -> None:
         k = len(distances)
         unit = np.eye(k + 2)
         parts: list[tuple[Vector, float, float, float]] = []  # what is added up, the median, the spreads
@@ -195,7 +245,7 @@ class _Priors:
                 add(unit[k + 1], kernel.noise_variance, _SPREAD)
             else:
                 add(unit[k], variance, _SIGNAL_SPREAD)
-                add(unit[k + 1] - unit[k], _RATIO_MEDIAN, *_RATIO_SPREADS)
+                add(unit[k + 1] - unit[k], *ratio)
         self._sums = np.array([direction for direction, *_ in parts]).reshape(len(parts), k + 2)
         self._medians, self._below, self._above = np.array([rest for _, *rest in parts]).reshape(len(parts), 3).T
 
@@ -208,14 +258,7 @@ class _Priors:
 
 
 def _climb(
-    likelihood: MarginalLikelihood,
-    priors: _Priors,
-    begin: Vector,
-    low: Vector,
-    high: Vector,
-    tied: float | None,
-    tick: Tick,
-    engine: Engine,
+    posterior: LogPosterior, begin: Vector, tied: float | None, tick: Tick, engine: Engine
 ) -> tuple[float, Vector] | None:
     """The largest value that a climb from ``begin`` reaches, and its logarithms; None if it computes no likelihood.
 
@@ -223,15 +266,14 @@ def _climb(
     with the best value until then.
     """
     best: tuple[float, Vector] | None = None
+    low, high = posterior.box
 
     def downhill(logs: Vector) -> tuple[float, Vector]:
         nonlocal best
         tick()
         if tied is not None:
             logs = np.append(logs[:-1], logs[-2] + tied)
-        value, gradient, _ = likelihood.at(logs)
-        density, slope = priors.at(logs)
-        value, gradient = value + density, gradient + slope
+        value, gradient = posterior.at(logs)
         if best is None or value > best[0]:
             best = value, logs.copy()
         if tied is not None:

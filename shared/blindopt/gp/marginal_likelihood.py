@@ -86,11 +86,38 @@ class MarginalLikelihood:
             from scipy.spatial.distance import pdist  # late, for a fast start of the services
 
             self._squares = pdist(evidence.points, "sqeuclidean")[None]
-        self._identity: Matrix = np.eye(len(evidence.rows))
+        self.outcomes = len(evidence.rows)
+        """t."""
+        self._identity: Matrix = np.eye(self.outcomes)
         self._same: Mask = evidence.rows[self._above[0]] == evidence.rows[self._above[1]]
         self._free: Matrix = np.diag(evidence.has_fitted_noise.astype(np.float64))
         if evidence.exact:
             self._free = (evidence.rows[:, None] == evidence.rows).astype(np.float64)
+
+    def value(self, logs: Vector) -> float:
+        """The value alone. Raises NumericalFailure where K cannot be factored."""
+        root, _, _, white = self._solved_at(logs)
+        logdet = -2.0 * float(np.log(np.einsum("ii->i", root)).sum())
+        return -0.5 * (float(white @ white) + logdet + len(white) * log(2 * pi))
+
+    def moments(self, logs: Vector, own: float = 0.0) -> tuple[Vector, Vector, Vector]:
+        """Posterior mean and variance of f at each outcome's candidate, and the noise variance of the outcome: (t,).
+
+        With N the noise of the outcomes, f has the covariances K - N with them: mean = y - N a, and
+        variance = N - N K^-1 N. A share ``own`` of the fitted noise is the candidate's own, and part of f, where
+        candidates differ. Raises NumericalFailure where K cannot be factored.
+        """
+        root, solved, _, _ = self._solved_at(logs)
+        noise = self._evidence.declared_noise.copy()
+        if not self._evidence.exact:
+            noise[self._evidence.has_fitted_noise] += (1.0 - own) * np.exp(logs[-1])
+        precision = np.einsum("ij,ij->j", root, root)
+        return self._evidence.outcomes - noise * solved, np.maximum(noise - noise**2 * precision, 0.0), noise
+
+    def _solved_at(self, logs: Vector) -> tuple[Matrix, Vector, float, Vector]:
+        signal, noise = np.exp(logs[-2:])
+        correlation = self._square(self._correlations(np.exp(logs[:-2]))[0])
+        return self._solve(self._covariance(correlation, signal, noise))
 
     def at(self, logs: Vector) -> tuple[float, Vector, float]:
         """Value, gradient (scales + 2,) and mean. Raises NumericalFailure where K cannot be factored."""
@@ -114,9 +141,7 @@ class MarginalLikelihood:
 
     def check(self, logs: Vector) -> LeaveOneOut:
         """Predict each outcome from the others, with the mean of all. Raises NumericalFailure like ``at``."""
-        signal, noise = np.exp(logs[-2:])
-        correlation = self._square(self._correlations(np.exp(logs[:-2]))[0])
-        root, solved, _, _ = self._solve(self._covariance(correlation, signal, noise))
+        root, solved, _, _ = self._solved_at(logs)
         return leave_one_out(root, solved, self._evidence.outcomes)
 
     def _correlations(self, sizes: Vector) -> tuple[Vector, Vector, Matrix]:

@@ -13,11 +13,13 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Choice, Estimate
+from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Improver, Learner, build_algorithm, memory_of
 from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
+from blindopt.optimizer.algorithms.gp.surrogate import Averaged
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.optimizer.defaults import Study, exact_answers, group_answers, own_residual, plan_of_run
@@ -118,14 +120,15 @@ class RowChooser:
         executor: Executor | None = None,
     ) -> None:
         self._tick = tick
-        self.answers = study.answers
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
+        self.study = study
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
         self._answered = np.zeros(study.n if plan.answers_per_row else 0, dtype=np.intp)
         """Answers about each row, where a cap counts them."""
         self._sums: dict[int, tuple[float, int]] = {}
+        self._exact_values: dict[int, float] = {}  # exact outcomes, in units of the measurement
         self._outcomes: list[float] = []  # in the run's direction
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
@@ -224,7 +227,7 @@ class RowChooser:
         """Take the answer of the next trial into account; y in units of the measurement."""
         self._repeats.add(is_repeated=bool(self._is_observed[row]))
         self._learn(row, y, passport)
-        self._count(row)
+        self._note(row, y, passport)
         self.seen += 1
 
     def decline(self, row: int) -> None:
@@ -236,7 +239,7 @@ class RowChooser:
         """Take a measurement into account that is no trial: one from before the run, or beside it."""
         self._learn(past.row, past.y, passport_of(past))
         if past.passport is not None:  # an earlier run of the study has it from the curator
-            self._count(past.row)
+            self._note(past.row, past.y, past.passport)
 
     def rule_out(self, row: int) -> None:
         """Note that a row has no outcome: it is not chosen again."""
@@ -259,6 +262,12 @@ class RowChooser:
         self._outcomes.append(outcome)
         self._best = outcome if self._best is None else max(self._best, outcome)
         self.outcomes += 1
+
+    def _note(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
+        """Note what an answer of the curator says beyond its outcome."""
+        if self._asks_once and (passport is None or not (passport.measurement_variance or passport.privacy.variance)):
+            self._exact_values[row] = y
+        self._count(row)
 
     def _count(self, row: int) -> None:
         if (most := self.plan.answers_per_row) is None:
@@ -382,6 +391,29 @@ class RowChooser:
         """1 where y is maximized, -1 where it is minimized."""
         return self._sign
 
+    def averaged(self) -> Averaged | None:
+        """The best queried row and its outcomes, averaged over hyper-parameters; None where they are not fitted."""
+        return self._algorithm.surrogate.averaged() if isinstance(self._algorithm, GpRule) else None
+
+    @property
+    def is_coverage_measured(self) -> bool:
+        """Whether repeated searches measured the coverage of ``averaged`` (benchmarks/papers/results, "Coverage")."""
+        fit, study = self.plan.fit, self.study
+        return (
+            isinstance(self.plan.algorithm, wire.Ei)
+            and isinstance(fit, wire.Fit)
+            and fit.model_copy(update={"starts": wire.Fit().starts}) == wire.Fit()
+            and isinstance(study.answers, wire.NoAnswerNoise)
+            and not (self._is_exact or group_answers(study))
+            and declared_noise(study.noise) is None
+            and study.r <= MEASURED_COLUMNS_MAX
+            and self.outcomes >= MEASURED_OUTCOMES_MIN
+        )
+
+    def known_value(self, row: int) -> float | None:
+        """The exact outcome of a queried row, in units of the measurement; None without one, and by older rules."""
+        return self._exact_values.get(row) if self.plan.engine > 2 else None
+
     def best(self, over: Literal["asked", "all"]) -> Estimate | None:
         """Return the row of the best mean among those observed, or among all; None without an estimate.
 
@@ -430,12 +462,17 @@ def _check(observations: Sequence[wire.Observation], n: int) -> None:
             raise Invalid(f"past observation {number}: its row is not in the release, which has rows 0 to {n - 1}")
 
 
+MEASURED_COLUMNS_MAX, MEASURED_OUTCOMES_MIN = 10, 20
+"""The most columns, and the fewest outcomes, of the searches whose coverage was measured."""
 QUANTILE = 1.959963984540054  # of a normal, for 95 %
 Over = Literal["asked", "all"]
 
 
 def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
-    """Return the row of the best mean; None before the first outcome, and if the algorithm has no estimate."""
+    """Return the row of the best mean; None before the first outcome, and if the algorithm has no estimate.
+
+    Of queried rows, mean and intervals are averaged over hyper-parameters where these are fitted.
+    """
     if (best := chooser.best(over)) is None:
         return None
     by: Literal["posterior", "estimate", "observed"] = "posterior"
@@ -443,17 +480,31 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
         by = "observed"
     elif chooser.few_arms:
         by = "estimate"
-    reach = None if best.sd is None else QUANTILE * best.sd
+    row, mean, sd, sign = best.row, best.mean, best.sd, chooser.sign
+    kind: wire.IntervalKind = "model"
+    interval: list[float] | None = None
+    following: list[float] | None = None
+    if over == "asked" and (averaged := chooser.averaged()) is not None:
+        row, mean, sd = averaged.row, sign * averaged.mean, averaged.outcome.sd
+        interval = sorted(sign * end for end in averaged.outcome.interval())
+        following = sorted(sign * end for end in averaged.next_outcome.interval())
+        kind = "measured" if chooser.is_coverage_measured else "model"
+    elif sd is not None:
+        interval = [mean - QUANTILE * sd, mean + QUANTILE * sd]
+    if (value := chooser.known_value(row)) is not None:
+        mean, sd, kind, interval, following = value, 0.0, "known", [value, value], [value, value]
     recommendation = wire.Recommendation(
-        row=best.row,
+        row=row,
         over=over,
         by=by,
-        mean=best.mean,
-        sd=best.sd,
-        interval=None if reach is None else [best.mean - reach, best.mean + reach],
+        mean=mean,
+        sd=sd,
+        interval=interval,
+        next_interval=following,
+        interval_kind=kind,
         outcomes=chooser.outcomes,
     )
-    return _in_public_range(recommendation, chooser.answers)
+    return _in_public_range(recommendation, chooser.study.answers)
 
 
 def _in_public_range(recommendation: wire.Recommendation, answers: wire.Answers) -> wire.Recommendation:

@@ -222,7 +222,11 @@ class Optimizer:
         self._pending = [] if position is None else self._pending[:position] + self._pending[position + 1 :]
 
     def recommendation(self, over: Over = "asked") -> wire.Recommendation | None:
-        """Return the best ``over`` the queried candidates ("asked") or "all"; None before the first outcome."""
+        """Return the best ``over`` the queried candidates ("asked") or "all"; None before the first outcome.
+
+        Its ``interval`` is that of the candidate's mean outcome, ``next_interval`` that of its next measurement, and
+        ``interval_kind`` says whether such intervals were measured to hold.
+        """
         return recommendation_of(self._chooser, over)
 
     def posterior(self, rows: Any = None) -> Moments:

@@ -30,7 +30,9 @@ class RecommendationMessage(Request):
     kind: Literal["recommendation"] = Field("recommendation", description="recommendation.")
     row: Candidate
     mean: float | None = Field(None, description="Posterior mean there, in units of the outcome; null: not said.")
-    interval: MeanInterval | None = Field(None, description="95 % interval of that mean; null: not said.")
+    interval: MeanInterval | None = Field(
+        None, description="Interval of the mean outcome there, by the vendor's model; null: not said."
+    )
     note: Text | None = Field(None, description="Note for the owner.")
     salt: Salt = ""
 

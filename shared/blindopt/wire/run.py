@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from blindopt.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
+from blindopt.wire.message import MeanInterval
 from blindopt.wire.query import NoisePassport
 from blindopt.wire.study import GrantReply, Kernel, StudyView
 
@@ -739,8 +740,20 @@ class LinkStatusList(Reply):
     links: list[LinkStatus] = Field(description="As in the file of links.")
 
 
+IntervalKind = Literal["measured", "model", "known"]
+INTERVAL_NAMES: dict[IntervalKind, str] = {
+    "measured": "95 % interval",
+    "model": "interval under the model",
+    "known": "exact value",
+}
+"""What pages and commands call the interval of a recommendation."""
+
+
 class Recommendation(Reply):
-    """The recommended candidate, with an interval for its mean outcome. In units of the measurement."""
+    """The recommended candidate, with intervals for its mean outcome and its next measurement.
+
+    In units of the measurement.
+    """
 
     row: int = Field(description="Number of the candidate.")
     over: Literal["asked", "all"] = Field(
@@ -752,13 +765,23 @@ class Recommendation(Reply):
             "of the answers about a candidate, if nothing is estimated."
         )
     )
-    mean: float = Field(description="Estimate of f at the candidate.")
+    mean: float = Field(description="Estimate of the candidate's mean outcome.")
     sd: float | None = Field(
         description="Standard deviation of that estimate, without the noise of an answer; null: unknown."
     )
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        description="mean - 1.96 sd, mean + 1.96 sd: 95 % if the model holds. With private answers mean and limits are "
-        "clipped to centre - value_bound, centre + value_bound."
+    interval: MeanInterval | None = Field(
+        description="Interval of the candidate's mean outcome, without the noise of an answer; null: unknown. With "
+        "private answers mean and limits are clipped to centre - value_bound, centre + value_bound."
+    )
+    next_interval: MeanInterval | None = Field(
+        None, description="Interval of the candidate's next answer, its noise included; null: unknown."
+    )
+    interval_kind: IntervalKind = Field(
+        "model",
+        description=(
+            "measured: a 95 % interval whose coverage was measured in repeated searches; model: an interval under the "
+            "model, 95 % if it is right; known: the answer was an exact value, and both limits are this value."
+        ),
     )
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
 
@@ -768,7 +791,10 @@ class PosteriorPoint(Reply):
 
     row: int = Field(description="Number of the candidate.")
     mean: float = Field(description="Posterior mean of f.")
-    sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
+    sd: float = Field(
+        description="Posterior standard deviation of f, without the noise of an answer. Far from queried candidates "
+        "the model knows little, and intervals made from it hold less often than it says."
+    )
     improvement: float | None = Field(
         None,
         description="Expected improvement of f on the best posterior mean of the queried candidates; null unless the "

@@ -410,6 +410,20 @@ def test_the_recommended_row_has_the_best_posterior_mean(direction, over):
     low, high = recommendation.interval
     assert (high + low) / 2 == pytest.approx(recommendation.mean)
     assert (high - low) / 2 == pytest.approx(1.959964 * recommendation.sd)
+    assert (recommendation.next_interval, recommendation.interval_kind) == (None, "model")
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_an_exact_value_that_was_queried_is_known(direction):
+    sign, y = 1 if direction == "maximize" else -1, outcome_of(candidates())
+    run = make("ei", direction=direction, kernel=None, iterations=12, initial_rows=5)
+    rows = flat(played(run, sign * y))
+    recommendation, value = recommendation_of(run, "asked"), sign * y[rows].max()
+    assert (recommendation.row, recommendation.mean, recommendation.sd) == (rows[int(y[rows].argmax())], value, 0.0)
+    assert recommendation.interval == recommendation.next_interval == [value, value]
+    assert recommendation.interval_kind == "known"
+    noisy = wire.Observation(row=rows[0], y=sign * 9.0, noise_variance=1.0)  # a past measurement is no exact value
+    assert recommendation_of(make("ei", [noisy], direction), "asked").interval_kind == "model"
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])

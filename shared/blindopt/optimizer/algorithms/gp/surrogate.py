@@ -1,5 +1,6 @@
 """The law that an algorithm assumes of the outcomes: a posterior with given or fitted hyper-parameters."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import exp
 from typing import NamedTuple
@@ -13,12 +14,15 @@ from blindopt.gp.candidates import Span
 from blindopt.gp.fitting import (
     ANSWERS_MAX,
     ANSWERS_MIN,
+    AVERAGES_RATIO,
     FitResult,
+    LogPosterior,
     fit,
     suggest_hyper,
     typical_distance,
     typical_distances,
 )
+from blindopt.gp.hyper_draws import Mixture, hyper_draws
 from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernel_check import KernelCheck, block_log_density, rival_log_density
 from blindopt.gp.kernels import Kernel, Kind, kernel_of
@@ -75,6 +79,8 @@ class FitSchedule:
 
 
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
+_AVERAGES_STREAM = 4  # of draws of hyper-parameters
+_DEGREES_MIN = 4  # of freedom, of few outcomes with many hyper-parameters
 _ARD_MAX = 20  # coordinates with length-scales of their own
 _ARD_NUMBERS_MAX = 1 << 24  # of candidates that are copied for it
 _JITTER = 1e-8  # noise variance of an exact answer, as a share of the prior variance: keeps covariances positive
@@ -102,6 +108,17 @@ class Prior(NamedTuple):
     """Variance that exact answers have beyond f."""
     since: int
     """Number of outcomes that it may have been made from."""
+
+
+class Averaged(NamedTuple):
+    """What is expected of a queried row, averaged over hyper-parameters."""
+
+    row: int
+    mean: float
+    outcome: Mixture
+    """Of the row's mean outcome."""
+    next_outcome: Mixture
+    """Of another outcome, with the noise of the last one."""
 
 
 class Surrogate:
@@ -153,6 +170,7 @@ class Surrogate:
         self._posterior: Posterior | None = None
         self.fitted: wire.Fitted | None = None
         """The last fit that was due, in units of the measurement; None before the first."""
+        self._averaged: tuple[int, Averaged | None] = 0, None  # the number of outcomes that it is of
 
     def observe(self, row: int, value: float, passport: wire.NoisePassport | None = None) -> None:
         """Take an outcome into account. Raises NumericalFailure, and changes nothing, if it is not finite."""
@@ -192,6 +210,52 @@ class Surrogate:
     def outcomes(self) -> list[tuple[int, float, float]]:
         """Rows, values and noise variances of all outcomes."""
         return [(outcome.row, outcome.value, self._variance_of(outcome)) for outcome in self._outcomes]
+
+    def averaged(self) -> Averaged | None:
+        """The queried row of the largest mean, averaged over the posterior of hyper-parameters given all outcomes.
+
+        None if hyper-parameters are those of a given kernel, if a version of the ``engine`` before 3 plugs in the
+        fitted ones, or for more than ANSWERS_MAX outcomes.
+        """
+        count, _ = len(self._outcomes), self.posterior
+        if self._averaged[0] != count:
+            self._averaged = count, None
+            if self._fits and self._settings.engine > 2 and ANSWERS_MIN <= count <= ANSWERS_MAX:
+                with suppress(NumericalFailure):  # without a finite density there are only the plugged-in values
+                    self._averaged = count, self._average()
+        return self._averaged[1]
+
+    def _average(self) -> Averaged:
+        assert self._fit is not None
+        count, distances, hyper = len(self._outcomes), np.atleast_1d(self._distance), self._hyper
+        evidence, start = self.evidence(count), self._given or self._guess(count)
+        posterior = LogPosterior.of(
+            evidence,
+            self._kind,
+            self._settings.noise,
+            start,
+            self._fit,
+            distances,
+            has_kernel=self._given is not None,
+            engine=self._settings.engine,
+            ratio=AVERAGES_RATIO,
+        )
+        sizes = hyper.lengthscales or np.full(len(distances), hyper.lengthscale)
+        begin = np.log([*sizes, hyper.signal_variance, hyper.noise_variance])
+        seed = [self._settings.seed, count, _AVERAGES_STREAM]
+        draws = hyper_draws(posterior, begin, seed, self._settings.tick)
+        means = np.mean([posterior.likelihood.moments(logs)[0] for logs in draws], axis=0)
+        best = int(means.argmax())
+        # What others do not explain of an outcome is noise in half of the draws, and in the others a share of it stays
+        # with the candidate: outcomes of different candidates cannot tell them apart.
+        own = np.random.default_rng([*seed, 1]).uniform(size=len(draws)) * (np.arange(len(draws)) % 2)
+        laws = [posterior.likelihood.moments(logs, share) for logs, share in zip(draws, own, strict=True)]
+        mean, variance, noise = np.array(laws).swapaxes(0, 1)
+        row, degrees = int(evidence.rows[best]), max(count - len(begin), _DEGREES_MIN)
+        last = int(np.flatnonzero(evidence.rows == row)[-1])
+        outcome = Mixture(mean[:, best], variance[:, best], degrees)
+        following = Mixture(outcome.means, outcome.variances + noise[:, last], degrees)
+        return Averaged(row, float(means[best]), outcome, following)
 
     def _current(self) -> Posterior:
         """The posterior given all outcomes, with the present hyper-parameters."""
@@ -302,7 +366,7 @@ class Surrogate:
         """The fit to the first ``count`` outcomes, from a kernel if there is one. Raises NumericalFailure."""
         assert self._fit is not None
         return fit(
-            self._evidence(count),
+            self.evidence(count),
             self._kind,
             self._settings.noise,
             kernel or self._guess(count),
@@ -343,9 +407,10 @@ class Surrogate:
 
     def _likelihood(self, count: int, hyper: Hyper) -> MarginalLikelihood:
         law, scales = self._settings.noise, max(1, len(hyper.lengthscales))
-        return MarginalLikelihood(self._evidence(count), self._kind, law, hyper.mean, scales)
+        return MarginalLikelihood(self.evidence(count), self._kind, law, hyper.mean, scales)
 
-    def _evidence(self, count: int) -> Evidence:
+    def evidence(self, count: int) -> Evidence:
+        """The first ``count`` outcomes, as hyper-parameters are fitted to them."""
         outcomes = self._outcomes[:count]
         rows = np.array([outcome.row for outcome in outcomes], dtype=np.intp)
         declared = [outcome.measurement_variance if outcome.is_declared else 0.0 for outcome in outcomes]
