@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.faults import nearest, parse
+from blindopt.faults import check_name, nearest, parse
 from curator_service.curator import Curator
 from curator_service.datasets.datasets import Upload
 from curator_service.routes.common import CuratorDep, DatasetId
@@ -96,6 +96,7 @@ async def register_dataset(
     All registrations of one file must have the same person and rows_per_person: 409 otherwise, unless the other one is
     archived and was never used. Returns the new dataset.
     """
+    check_name(name)
     choices = _columns(columns)
     if (person is None) != (rows_per_person is None):
         missing = "rows_per_person" if rows_per_person is None else "person"

@@ -6,6 +6,7 @@ the sender wrote, or the key that is missing. A message repeats no value.
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -76,6 +77,12 @@ _SPELLED = {
 """What a text of each pattern must be; ``_spelled`` knows ids and digests."""
 
 
+_JOINERS = "\u200c\u200d\u115f\u1160\u2800\u3164\uffa0"
+"""Signs without a width: names in Persian, Hindi or Korean have them beside letters."""
+_UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+"""Categories of Unicode: signs that control others, parts of signs, none, and ends of lines."""
+
+
 def parse(kind: Any, body: bytes | str, rename: Callable[[str], str] = str) -> Any:
     """Read JSON as a model or another type. Raises Invalid; ``rename`` returns the sender's name of a path."""
     try:
@@ -113,6 +120,13 @@ def invalid(
     schema = None if kind is None else adapter_of(kind).core_schema
     faults = [_fault(error, schema, sent, rename) for error in errors]
     return Invalid.of(sorted(faults, key=lambda fault: "did you mean" not in str(fault["message"]))[:SHOWN])
+
+
+def check_name(name: str) -> None:
+    """Raise Invalid for a name that nobody sees in a list, or that turns the direction of the text around it."""
+    kinds = [unicodedata.category(sign) for sign in name if sign not in _JOINERS]
+    if not kinds or not {kind[0] for kind in kinds} - {"Z", "M"} or any(kind in _UNSEEN for kind in kinds):
+        raise Invalid.at("name", "must be one line of characters that can be seen")
 
 
 def dotted(path: Iterable[str | int], rename: Callable[[str], str] = str) -> str:

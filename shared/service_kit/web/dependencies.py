@@ -82,8 +82,8 @@ def parse(body: bytes, annotation: Any) -> Any:
     if len(body) > faults.SMALL_BYTES:
         _check_names(body, faults.adapter_of(annotation))
     parsed = faults.parse(annotation, body)
-    if isinstance(name := getattr(parsed, "name", None), str) and not name.strip():
-        raise Invalid.at("name", "must not be blank")
+    if isinstance(name := getattr(parsed, "name", None), str):  # of what is new: older names are still read and shown
+        faults.check_name(name)
     return parsed
 
 

@@ -3,14 +3,18 @@
 import asyncio
 import json
 import tempfile
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from blindopt import faults
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
+from tests.builders import a_run, a_study
+from tests.curator_service.tuning_case import Case
 from tests.spoilt_bodies import CANARY, a_body, changed, put, wrong_words
 
 FORMS = {"multipart/form-data", "application/x-www-form-urlencoded"}
@@ -74,6 +78,55 @@ def test_a_body_of_another_media_type_is_refused_at_every_operation(service):
     asyncio.run(send())
     assert wrong == []
     assert {(method, path) for method, path, _ in with_bodies(app)} - refused <= OWN_OBJECTS, name
+
+
+STUDY = a_study(dataset_id="ds_0").model_dump(mode="json")
+SENSE = {
+    "StudyCreate": STUDY,
+    "StudyChange": STUDY | {"replaces": "0" * 64},
+    "TuningCreate": Case(*[SimpleNamespace(id="ds_0")] * 2).spec().model_dump(mode="json"),
+    "RunCreate": a_run("http://127.0.0.1:1", "std_0123456789abcdef", "t").model_dump(mode="json"),
+}
+"""Bodies whose fields fit each other."""
+UNSEEN = ("   ", "\u200b\u200c", "abc\u202etxt", "\u3164", "\u2800 ", "a\u2028b", "a\u00adb")
+
+
+def test_a_name_that_nobody_sees_is_refused_wherever_a_name_is_given(service):
+    """Blanks, invisible characters, and signs that turn the direction of text; the control: names of six scripts."""
+    name, app, tokens = service
+    whole, taken, refused = {"$defs": app.openapi()["components"]["schemas"]}, [], set()
+
+    def names(content):
+        schema = next(iter(content.values()))["schema"]
+        schema = whole["$defs"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+        return "name" in schema.get("properties", {})
+
+    async def send():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+            for method, path, content in with_bodies(app):
+                if names(content):
+                    for token in tokens:
+                        for number, unseen in enumerate(UNSEEN):
+                            await check(http, method, path, content, token, unseen, number)
+
+    async def check(http, method, path, content, token, unseen, number):
+        media, headers = next(iter(content)), {"Authorization": f"Bearer {token}", "Idempotency-Key": f"n{number}"}
+        if media == "application/json":
+            model = content[media]["schema"].get("$ref", "").rpartition("/")[2]
+            sent = {"json": (SENSE.get(model) or a_body(content[media]["schema"], whole)) | {"name": unseen}}
+        else:
+            sent = {"data": {"name": unseen}, "files": {"file": b"a,b\n1,2\n"}}
+        reply = await http.request(method, path, headers=headers, **sent)
+        if reply.status_code == 422 and any(fault["field"] == "name" for fault in reply.json()["errors"]):
+            refused.add((method, path))
+        elif reply.status_code not in (403, 404):
+            taken.append((method, path, ascii(unseen), reply.status_code, reply.text))
+
+    asyncio.run(send())
+    assert sorted({(method, path) for method, path, *_ in taken}) == []
+    assert len(refused) >= (1 if name == "modeler" else 4), refused
+    for seen in ("Praxis Müller", "研究　一", "клиника", "מחקר", "दिल का अध्ययन", "mi\u200cn", "a-b_c 1"):
+        faults.check_name(seen)
 
 
 def test_a_wrong_body_is_told_its_first_fault_at_every_operation(service):
