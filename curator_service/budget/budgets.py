@@ -12,7 +12,7 @@ from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from blindopt.wire.base import GuaranteeKind
 from curator_service import notices, store
 from curator_service.budget import ledger, ledger_lines, table
-from curator_service.budget.file_use import FileUse, FileUses, cost_for_everyone
+from curator_service.budget.file_use import FileUse, FileUses, cost_of_sharing, release_read_by, sharing
 from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Charge, Cost, RowBalance, is_raised
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
@@ -146,9 +146,8 @@ class FileBudget:
 
     def _check_everyone(self, study_id: str, spec: wire.StudyCreate, charges: list[Charge], again: int) -> Cost:
         """Check answers that anybody may be behind: the most often released one counts, or two groups' answers."""
-        before = ledger_lines.balance(self._db, study_id)
-        cost = cost_for_everyone(self._db, study_id, spec, before, charges, again)
-        cost -= cost_for_everyone(self._db, study_id, spec, before)
+        studies = sharing(self._db, self._dataset.sha256)[release_read_by(study_id, spec)]
+        cost = cost_of_sharing(self._db, studies, study_id, charges, again) - cost_of_sharing(self._db, studies)
         used = Cost(self._uses.read(self._db, self._dataset).used.epsilon)
         if cost <= 0:
             return used
@@ -207,7 +206,7 @@ def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
     Raises BudgetExhausted at a cap. Raises StateConflict if the account is closed, or if it has a cap and what the
     study would release has no finite bound.
     """
-    cost = Cost(Prices.of(spec).release, prices.release_delta(ran))
+    cost = release_cost(spec, ran)
     if use.public and cost.epsilon == 0:  # nobody in it needs protection
         return use.used + cost
     use.account.check_open()
@@ -216,6 +215,11 @@ def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
     if why and use.account.is_capped:
         raise StateConflict(f"this dataset has a cap, which cannot hold with this study: {why}")
     return use.account.check(use.used, cost)
+
+
+def release_cost(spec: wire.StudyCreate, ran: Concrete) -> Cost:
+    """What the release of a study adds to the account of its file: nothing if it reads one that is counted there."""
+    return Cost() if spec.release_of is not None else Cost(Prices.of(spec).release, prices.release_delta(ran))
 
 
 def note_file_caps(db: Connection, outbox: Outbox, account_name: str, account: Account, used: Cost) -> None:

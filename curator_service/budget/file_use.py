@@ -59,27 +59,68 @@ def cost_for_everyone(
     ``charges`` are counted too, which are not stored yet; ``again``: how often the answer of these which was released
     most often will have been.
     """
-    prices = Prices.of(spec)
-    if prices.by_record or (balance.total == balance.release and not charges):
-        return balance.release
-    if isinstance(prices, GroupPrices):
-        costs = ledger_lines.row_totals(db, study_id)
-        costs |= {charge.row: charge.row_after.total for charge in charges if charge.row is not None}
-        return prices.worst(costs.values())
-    return max(balance.release, max(again, *most_by_row(db, study_id).values(), 1) * prices.answer)
+    return cost_of_sharing(db, [(study_id, spec, balance)], study_id, charges, again)
 
 
-def _of_everyone(db: Connection, study_id: str, spec: wire.StudyCreate, balance: Balance, *, is_erased: bool) -> int:
-    """The same for a study that may be erased: its row order is gone, so its costliest rows count as everybody's."""
-    used = cost_for_everyone(db, study_id, spec, balance)
-    if is_erased and Prices.of(spec).by_record:
-        used += sum(sorted(ledger_lines.row_totals(db, study_id).values(), reverse=True)[: spec.protected_rows])
-    return used
+def cost_of_sharing(
+    db: Connection,
+    studies: Iterable[tuple[str, wire.StudyCreate, Balance]],
+    charged_id: str | None = None,
+    charges: Sequence[Charge] = (),
+    again: int = 1,
+) -> int:
+    """The same for studies that read one release, which counts once (docs/privacy.md, Theorem E).
+
+    Answers about a group add up over the studies. If each answer is another person's, the dearest one of each study
+    does. ``charges`` are those of ``charged_id``.
+    """
+    release = dearest = 0
+    of_groups: Counter[int] = Counter()
+    group_prices: GroupPrices | None = None
+    for study_id, spec, balance in studies:
+        prices, added = Prices.of(spec), charges if study_id == charged_id else ()
+        release = max(release, balance.release)
+        if prices.by_record or (balance.total == balance.release and not added):
+            continue
+        if isinstance(prices, GroupPrices):
+            costs = ledger_lines.row_totals(db, study_id)
+            costs |= {charge.row: charge.row_after.total for charge in added if charge.row is not None}
+            group_prices = prices
+            of_groups.update(costs)
+        else:
+            most = max(again if added else 1, *most_by_row(db, study_id).values(), 1)
+            dearest += most * prices.answer
+    return max(release, dearest) if group_prices is None else group_prices.worst(of_groups.values())
+
+
+def _of_erased(db: Connection, study_id: str, spec: wire.StudyCreate) -> int:
+    """What a study on an erased dataset charged everybody by answers: its costliest rows, as its row order is gone."""
+    if not Prices.of(spec).by_record:
+        return 0
+    return sum(sorted(ledger_lines.row_totals(db, study_id).values(), reverse=True)[: spec.protected_rows])
+
+
+def release_read_by(study_id: str, spec: wire.StudyCreate) -> str:
+    """The study whose release was drawn for this one: its own, or that of an earlier study."""
+    return spec.release_of or study_id
+
+
+def sharing(db: Connection, sha256: str) -> dict[str, list[tuple[str, wire.StudyCreate, Balance]]]:
+    """The studies on any registration of a file with what they used, by the study whose release they read."""
+    by_release: dict[str, list[tuple[str, wire.StudyCreate, Balance]]] = {}
+    for row in ledger_lines.studies_of(db, sha256):
+        spec = _spec_of(row.spec)
+        study = row.id, spec, ledger_lines.balance(db, row.id)
+        by_release.setdefault(release_read_by(row.id, spec), []).append(study)
+    return by_release
 
 
 @dataclass(frozen=True, slots=True)
 class StudyUse:
-    """What one study has charged, in the ledger's units. ``most``: the largest sum of answers about one unit."""
+    """What one study has charged, in the ledger's units. ``most``: the largest sum of answers about one unit.
+
+    A release that several studies read is in ``everyone`` and ``delta`` of the first one alone.
+    """
 
     id: str
     dataset_id: str
@@ -101,8 +142,13 @@ class StudyUse:
             unbounded = f"its mechanism {current.release.mechanism} is withdrawn"
         if unbounded is None and balance.plays > 0:
             unbounded = prices.answers_are_unbounded(spec, public=public)
-        delta = prices.release_delta(current.release)
+        delta = prices.release_delta(current.release) if spec.release_of is None else Decimal(0)
         return StudyUse(study.id, study.dataset_id, spec, balance, everyone, most, delta, unbounded)
+
+    @property
+    def release(self) -> int:
+        """What its own release has charged; 0 if it reads that of another study."""
+        return self.balance.release if self.spec.release_of is None else 0
 
 
 # --- what the records of a file have used -----------------------------------------------------------------------
@@ -303,6 +349,7 @@ class FileUses:
         kind: Any = np.int64 if sum(balance.total for balance in balances.values()) < _LARGE else object
         totals = {column: np.zeros(kinds.count, dtype=kind) for column, kinds in units.items()}
         studies = []
+        by_release: dict[str, list[tuple[str, wire.StudyCreate, Balance]]] = {}
         for row in charged:
             if ledger_lines.charged_at(db, row.id) is None:
                 continue
@@ -312,7 +359,10 @@ class FileUses:
                 of_study = self._answers(db, row, release.id, units[registration.person_column], kind)
                 totals[registration.person_column] += of_study
                 most = _largest(of_study)
-            everyone = _of_everyone(db, row.id, spec, balance, is_erased=is_erased)
+            shared = by_release.setdefault(release_read_by(row.id, spec), [])
+            before = cost_of_sharing(db, shared)
+            shared.append((row.id, spec, balance))
+            everyone = cost_of_sharing(db, shared) - before + (_of_erased(db, row.id, spec) if is_erased else 0)
             studies.append(StudyUse.of(db, row, release, everyone, most, public=public))
         account = ledger_lines.account_of(db, ledger_lines.account_name(db, dataset))
         return FileUse(account, public, studies, units, totals)
@@ -331,9 +381,9 @@ class FileUses:
     def by_everyone(self, db: Connection, dataset: Any) -> int:
         """The epsilon that every unit has used by studies."""
         erased, total = {row.id for row in store.registrations(db, dataset.sha256) if row.erased_at is not None}, 0
-        for row in ledger_lines.studies_of(db, dataset.sha256):
-            spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
-            total += _of_everyone(db, row.id, spec, balance, is_erased=row.dataset_id in erased)
+        for studies in sharing(db, dataset.sha256).values():
+            total += cost_of_sharing(db, studies)
+            total += sum(_of_erased(db, study_id, spec) for study_id, spec, _ in studies if spec.dataset_id in erased)
         return total
 
     def units_at(

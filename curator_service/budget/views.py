@@ -14,7 +14,7 @@ from blindopt.errors import BudgetExhausted, StateConflict
 from blindopt.wire.base import GuaranteeKind
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.budget.budgets import Budgets, allow_release
+from curator_service.budget.budgets import Budgets, allow_release, release_cost
 from curator_service.budget.file_use import FileUse, FileUses, StudyUse
 from curator_service.budget.ledger import Cost
 from curator_service.datasets.records import file_numbers
@@ -212,8 +212,9 @@ def _study_use(study: StudyUse) -> dict[str, Any]:
         "name": study.spec.name,
         "epsilon": text(study.everyone + study.most) if bounded else None,
         "delta": exact(study.delta),
-        "release_epsilon": text(study.balance.release) if bounded else None,
-        "answers_epsilon": text(study.everyone + study.most - study.balance.release) if bounded else None,
+        "release_epsilon": text(study.release) if bounded else None,
+        "release_of": study.spec.release_of,
+        "answers_epsilon": text(study.everyone + study.most - study.release) if bounded else None,
         "guarantee_kind": "worst_case" if bounded else "none",
         "unbounded": study.unbounded,
     }
@@ -255,7 +256,7 @@ def outlook(
             allow_release(before, spec, ran)
         except (BudgetExhausted, StateConflict) as refusal:
             problem = str(refusal)
-    cost = Cost() if charged else Cost(Prices.of(spec).release, prices.release_delta(ran))
+    cost = Cost() if charged else release_cost(spec, ran)
     why = prices.release_is_unbounded(ran, public=before.public)
     why = why or prices.answers_are_unbounded(spec, public=before.public)
     others = Counter(line.kind for line in ledger_lines.lines_of_account(db, ledger_lines.account_name(db, dataset)))

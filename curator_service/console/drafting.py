@@ -26,7 +26,7 @@ STEPS = (
 )
 NAMES = tuple(name for name, _ in STEPS)
 _STEP_OF = {
-    **dict.fromkeys(("name", "dataset_id", "processing"), "data"),
+    **dict.fromkeys(("name", "dataset_id", "release_of", "processing"), "data"),
     **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
     **dict.fromkeys(("measurement", "column_noise"), "measurement"),
     **dict.fromkeys(("release", "hide", "find", "groups", "rows_per_person"), "release"),

@@ -33,6 +33,9 @@ async def new(page: Page) -> Response:
         form = drafting.again(study.spec.model_dump(mode="json"), dataset)
         if changed is not None:
             form.fill({"change": changed, "replaces": study.spec_sha256})
+        elif page.query.get("read") == "release":
+            read = {"name": f"{study.spec.name} (another outcome)", "release_of": study.spec.release_of or study.id}
+            form.fill(read)
         else:
             form.fill({"name": f"{study.spec.name} (again)"})
         form.values["reached"] = ["review"]
@@ -40,6 +43,8 @@ async def new(page: Page) -> Response:
         dataset = await page.api.read(f"/v1/datasets/{id_of('ds', chosen)}", wire.DatasetView)
     chosen_step = page.query.get("step", "")
     step = chosen_step if changed is not None and chosen_step in NAMES else "data"
+    if page.query.get("read") == "release":
+        step = "measurement"
     if form is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
         form.values["groups.epsilon" if groups.is_chosen(form) else "release.epsilon"] = [epsilon]
         step = "release"
@@ -99,7 +104,7 @@ async def effect(page: Page, form: Form) -> Response:
 
 async def _effect(page: Page, form: Form, body: Body, *, forecast: bool = True) -> dict[str, Any]:
     """The check of a draft, and its public forecast, which this starts if it is wanted."""
-    spec = {"answers": {"mechanism": "none"}} | sent(body)  # what is done to y is the next step's
+    spec = {"answers": {"mechanism": "none"}} | await _sent(page, form, body)  # what is done to y is the next step's
     made = None
     if forecast:
         with suppress(ApiProblem):  # such as of a dataset of one record, or of a release without noise
@@ -108,9 +113,21 @@ async def _effect(page: Page, form: Form, body: Body, *, forecast: bool = True) 
     checked = protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, spec)
     if "answers" not in body:  # protection counts them: as they were typed, or will be suggested
         with suppress(ApiProblem):
-            answered = drafting.answers_so_far(form) | sent(body)
+            answered = drafting.answers_so_far(form) | await _sent(page, form, body)
             protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, answered)
     return {"spec": spec, "checked": checked, "protected": protected, "forecast": made}
+
+
+async def _sent(page: Page, form: Form, body: Body) -> Body:
+    """A body as the API takes it. If it reads the release of a study, all that made the candidates is that study's."""
+    sent_body: Body = sent(body)
+    if not form.get("release_of"):
+        return sent_body
+    source = f"/v1/studies/{id_of('std', form.get('release_of'))}"
+    study = await page.api.read(source, wire.StudyOwnerView)
+    return sent_body | study.spec.model_copy(update={"release_of": study.id}).model_dump(
+        mode="json", include={"dataset_id", "features", "release", "rows_per_person", "release_of"}
+    )
 
 
 async def _compared(page: Page, dataset: wire.DatasetView, changed: str) -> list[dict[str, Any]]:
@@ -168,10 +185,10 @@ async def _create(page: Page, form: Form, dataset: wire.DatasetView, body: Body)
     changed = form.get("change")
     try:
         if changed:
-            change = sent(body) | {"replaces": form.get("replaces")}
+            change = await _sent(page, form, body) | {"replaces": form.get("replaces")}
             made = await page.api.put(f"/v1/studies/{changed}", change, key=form.key)
         else:
-            made = await page.api.post("/v1/studies", sent(body), key=form.key)
+            made = await page.api.post("/v1/studies", await _sent(page, form, body), key=form.key)
     except ApiProblem as problem:
         failed = form.failed(problem, drafting.derived(form), body)
         return await _show(page, failed, _first_wrong(failed, "review"), dataset)
@@ -237,7 +254,7 @@ async def _show(
         context["compared"] = await _compared(page, dataset, form.get("change"))
     if dataset is not None and step in ("release", "answers", "budget", "review"):
         probe = replace(form, errors={}, problem=None)
-        context["spec"] = sent(drafting.body_of(probe, dataset, "budget"))
+        context["spec"] = await _sent(page, form, drafting.body_of(probe, dataset, "budget"))
     if step == "review" and context["checked"] is None and dataset is not None and form.problem is None:
         context["checked"] = await page.api.ask("/v1/studies:check", wire.StudyCheck, context["spec"])
     context |= {"row_cap": drafting.row_cap(form), "of_groups": groups.is_chosen(form)}

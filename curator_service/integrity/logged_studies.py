@@ -36,6 +36,8 @@ class LoggedStudy:
     report_sha256: str | None = None
     """None also for a release that was recorded without it, before version 0.3."""
     closed: bool = False
+    release_of: str | None = None
+    """The study whose release it reads."""
 
     def fault(self, row: Any, release: Any) -> str | None:
         """What differs in the row of the study, or in that of its release; None if nothing does."""
@@ -43,6 +45,8 @@ class LoggedStudy:
             return f"study {row.id} was changed: its spec is not the one in the log"
         if json.loads(row.spec)["dataset_id"] != row.dataset_id:
             return f"study {row.id} was changed: it is on another dataset than its spec says"
+        if release is not None and json.loads(row.spec).get("release_of") != self.release_of:
+            return f"study {row.id} was changed: it reads another release than the log says"
         if (None if release is None else release.sha256) != self.release_sha256:
             return f"the release of study {row.id} is not the one in the log"
         if release is not None and self.report_sha256 not in (None, sha256(release.report.encode())):
@@ -104,6 +108,12 @@ class StudyLogSummary:
             study.spec_sha256 = details["spec_sha256"]
         elif kind == "study.released":
             study.release_sha256, study.report_sha256 = details["sha256"], details.get("report_sha256")
+            if (source_id := details.get("release_of")) is not None:
+                study.release_of, source = source_id, self._created(source_id)
+                is_copy = source.release_sha256 == study.release_sha256 or details["withheld"]
+                if source.release_of is not None or source.release_sha256 is None or not is_copy:
+                    what = "has other candidates than the release that it reads"
+                    raise LogBroken(f"study {study_id} {what}", about=study_id, others=[A_FILE])
         else:
             study.closed = True
 

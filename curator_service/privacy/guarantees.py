@@ -389,6 +389,19 @@ GAPS: tuple[Gap, ...] = (
         "Several studies of one dataset",
         "the account of a file adds up what its studies and tunings use of a record. Two files that hold the same "
         "people are two accounts: the owner has to add them.",
+        also=(
+            (
+                "A later study can have the same candidates. Vendors of both can then join their answers.",
+                lambda spec, release: _is_sound(release) and spec.release_of is None,
+            ),
+        ),
+    ),
+    Gap(
+        "Joined answers",
+        "the candidates of this study are also those of another one, so vendors of both can join their answers about a "
+        "record. The account of the file counts the release once and adds up the answers of both studies. The bound is "
+        "for what the vendors know together.",
+        lambda spec, release: spec.release_of is not None,
     ),
     Gap(
         "What holds for many",

@@ -4,12 +4,16 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from blindopt import wire
+from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import (
     BlindoptError,
@@ -20,8 +24,10 @@ from blindopt.errors import (
     StillRunning,
     StorageUnavailable,
 )
+from blindopt.formats import npy_files, release_files
 from curator_service import notices, store
 from curator_service.budget.budgets import Budgets
+from curator_service.budget.file_use import check_order
 from curator_service.budget.views import outlook
 from curator_service.datasets import records
 from curator_service.datasets.datasets import cautions_from_records, dataset_view
@@ -30,10 +36,11 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
-from curator_service.releases.mechanisms.mechanism import Mechanism
+from curator_service.releases.mechanisms.groups import WITHHELD
+from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import ReleaseStatus, noise_ratio, release_status, report_of
-from curator_service.studies.studies import owner_view
+from curator_service.studies.studies import check_release_of, owner_view
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -46,6 +53,7 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.releases")
+_BLOCK = 1 << 18
 UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
 ENDED = "the service ended while it was drawn, and nothing was published: release it again"
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
@@ -183,12 +191,20 @@ class Releases:
 
             rows = retry(lambda: self._in_secret_order(study_id, spec), lambda: task.is_cancelled)
             mechanism = mechanism_of(spec, current.release)
-            draw = mechanism.release(rows, partial(self._vault.begin_release, release_id), on_progress)
+            new_file = partial(self._vault.begin_release, release_id)
+            source = None
+            if spec.release_of is None:
+                draw = mechanism.release(rows, new_file, on_progress)
+            else:
+                source = retry(partial(self._source, spec), lambda: task.is_cancelled)
+                draw = source.copied(self._vault, new_file)
             report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts)
+            if source is not None:
+                report = report.model_copy(update={"version": source.report.version})
             digest, release_parts = self._vault.keep_release(release_id, draw.records)
             report, salt = report.model_copy(update={"parts": release_parts}), secrets.token_hex(16)
             order = salt, self._vault.order_digest(release_id, salt)
-            publish = partial(self._publish, study_id, release_id, mechanism, digest, report, order)
+            publish = partial(self._publish, study_id, release_id, mechanism, digest, report, order, source)
             return retry(lambda: self._context.idempotency.once(request, publish), lambda: task.is_cancelled)
         except BaseException as error:
             problem = str(error) if isinstance(error, BlindoptError) else UNEXPECTED
@@ -234,6 +250,7 @@ class Releases:
                 )
             self._abandon(db, study_id, "curator", ENDED)  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
+            check_release_of(db, spec)
             current = release_status(db, spec, None)
             if current.status == "withdrawn":
                 name = current.release.mechanism
@@ -273,6 +290,7 @@ class Releases:
         digest: str,
         report: wire.ReleaseReport,
         salted_order: tuple[str, str],
+        source: "StoredRelease | None",
         db: Connection,
     ) -> Effect:
         dataset_id = owner_view(db, study_id).spec.dataset_id
@@ -301,7 +319,7 @@ class Releases:
         view = owner_view(db, study_id)
         ran = release_status(db, view.spec, report).release
         view = view.model_copy(update={"account": outlook(db, self._budgets.uses, view.spec, ran, study_id)})
-        details = {
+        details: dict[str, Any] = {
             "study_id": study_id,
             "release_id": release_id,
             "sha256": digest,
@@ -310,6 +328,8 @@ class Releases:
             "mechanism": view.spec.release.mechanism,
             "guarantee": view.guarantee,
         }
+        if source is not None:
+            details |= {"release_of": source.study_id, "source_id": source.id, "withheld": len(source.withheld)}
         return Effect(view, "study.released", details, 200)
 
     def _abandon(self, db: Connection, study_id: str, actor: str, problem: str) -> None:
@@ -319,6 +339,12 @@ class Releases:
             self._log(db, "release.abandoned", actor, study_id=study_id)
             notices.release_ended(db, self._context.outbox, study_id, "draft")
 
+    def _source(self, spec: wire.StudyCreate) -> "StoredRelease":
+        assert spec.release_of is not None
+        self._context.audit_trail.check_unchanged(spec.release_of)
+        with self._context.database.read() as db:
+            return StoredRelease.of(db, self._vault, spec.release_of, spec.dataset_id)
+
     def _in_secret_order(self, study_id: str, spec: wire.StudyCreate) -> ScaledRows:
         def read() -> ScaledRows:
             with self._context.database.read() as db:
@@ -327,6 +353,51 @@ class Releases:
         check = partial(self._context.audit_trail.check_unchanged, study_id, spec.dataset_id)
         rows = self._context.database.verified(read, check)
         return replace(rows, order=entropy.shuffled(rows.order, self._vault.scratch))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredRelease:
+    """A release that a further study reads: its candidates and row order, without what was withheld since."""
+
+    study_id: str
+    id: str
+    sha256: str
+    report: wire.ReleaseReport
+    order: NDArray[np.int64]
+    withheld: list[int]
+    """The stored records that are withheld, of those that it has."""
+
+    @staticmethod
+    def of(db: Connection, vault: Vault, study_id: str, dataset_id: str) -> "StoredRelease":
+        """The release of a study. Raises RecordChanged unless its row order is the one in the log."""
+        release = store.release_of(db, study_id)
+        assert release is not None
+        check_order(db, vault, study_id)
+        report, order = wire.ReleaseReport.model_validate_json(release.report), vault.order(release.id)
+        withheld = withheld_records(db, vault, dataset_id)
+        held = order[withheld] != WITHHELD if report.counts is not None else np.isin(withheld, order)
+        cut = [record for record, is_held in zip(withheld, held.tolist(), strict=True) if is_held]
+        return StoredRelease(study_id, release.id, release.sha256, report, np.asarray(order), cut)
+
+    def copied(self, vault: Vault, new_file: Callable[[int, int], Matrix]) -> Drawn:
+        """Copy the candidates that are not withheld, byte for byte. Raises RecordChanged for other than published."""
+        if release_files.digest(vault.candidates(self.id), self.report.parts) != self.sha256:
+            raise RecordChanged("the stored candidates are not the ones that were published")
+        z, order = npy_files.load(vault.candidates(self.id)), self.order
+        if self.report.counts is not None:  # a group only loses a record from its sums
+            new_file(*z.shape)[:] = z
+            order = order.copy()
+            order[self.withheld] = WITHHELD
+            return Drawn(Assessment(), order, self.report.counts)
+        stays = ~np.isin(order, self.withheld)
+        if not stays.any():
+            raise StateConflict("all records of the release are withheld")
+        out, end = new_file(int(stays.sum()), z.shape[1]), 0
+        for start in range(0, len(z), _BLOCK):
+            block = z[start : start + _BLOCK][stays[start : start + _BLOCK]]
+            out[end : end + len(block)] = block
+            end += len(block)
+        return Drawn(Assessment(), order[stays])
 
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:

@@ -55,6 +55,8 @@ def release_status(
     """
     if withdrawn is None:
         withdrawn = reasons(db)
+    if report is None and spec.release_of is not None:  # that ran already
+        report = store.report_of(db, spec.release_of)
     if dataset is None:
         dataset = store.find(db, store.datasets, spec.dataset_id)
     release, why = concrete(spec) if report is None else (as_run(spec, report.mechanism, report.delta), report.why)

@@ -160,7 +160,8 @@ def _like(spec: wire.StudyCreate, dataset_id: str) -> wire.StudyCreate:
         column=_outcome(spec), direction=spec.measurement.direction, noise_variance=spec.measurement.noise_variance
     )
     name = f"Sandbox: {spec.name}"[:_NAME_MAX]
-    return spec.model_copy(update={"name": name, "dataset_id": dataset_id, "measurement": measurement})
+    changed = {"name": name, "dataset_id": dataset_id, "measurement": measurement, "release_of": None}
+    return spec.model_copy(update=changed)
 
 
 def _outcome(spec: wire.StudyCreate) -> str:

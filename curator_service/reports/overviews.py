@@ -21,7 +21,7 @@ from curator_service.releases.releases import ForecastOf
 from curator_service.releases.report import noise_ratio, promised, release_status
 from curator_service.reports.accounts import prices_by_study, prices_of
 from curator_service.studies.release_cache import ReleasedStudies
-from curator_service.studies.studies import fitted
+from curator_service.studies.studies import check_release_of, fitted
 from curator_service.studies.study_caps import changes_by_study
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
@@ -44,6 +44,7 @@ class Overviews:
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
             spec = fitted(spec, dataset)
+            check_release_of(db, spec)
             current = release_status(db, spec, None)
             account = outlook(db, self._uses, spec, current.release)
         mechanism = mechanism_of(spec, current.release)

@@ -4,7 +4,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Invalid, StateConflict
+from blindopt.errors import Invalid, NotFound, StateConflict
 from curator_service import store
 from curator_service.budget import ledger, ledger_lines
 from curator_service.budget.file_use import FileUses
@@ -113,6 +113,7 @@ class Studies:
         Raises Invalid or StateConflict if it cannot be made.
         """
         spec = fitted(study, dataset_view(store.find(db, store.datasets, study.dataset_id)))
+        check_release_of(db, spec)
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid.at("measurement.source", NO_MEASURER)
         choice_of(spec)
@@ -260,6 +261,28 @@ def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreat
         spec = spec.model_copy(update={"answers": laplace})
     _check_fit(spec, dataset, faults)
     return spec
+
+
+def check_release_of(db: Connection, spec: wire.StudyCreate) -> None:
+    """Raise Invalid, or StateConflict, if a study cannot read the release of the one that it names."""
+    if spec.release_of is None:
+        return
+    try:
+        source = store.find(db, store.studies, spec.release_of)
+    except NotFound:
+        raise Invalid.at("release_of", "there is no such study") from None
+    drawn = wire.StudyCreate.model_validate_json(source.spec)
+    if drawn.release_of is not None:
+        raise Invalid.at("release_of", f"that study reads a release itself: name {drawn.release_of}")
+    mine = spec.release_inputs
+    message = "must be as in the study whose release is read: that determined its candidates"
+    changed = [field for field, inherited in drawn.release_inputs.items() if mine[field] != inherited]
+    if changed:
+        raise Invalid.of([{"field": field, "message": message} for field in changed])
+    if source.state not in ("open", "closed"):
+        raise StateConflict(f"the study whose release is read is {source.state}: release it first")
+    if (status := release_status(db, drawn, store.report_of(db, source.id)).status) != "sound":
+        raise StateConflict(f"the release to be read is {status}: a further study of it would promise nothing")
 
 
 def _person_faults(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[dict[str, object]]:

@@ -478,6 +478,33 @@ class ReleasedStudy:
         """The study as it is now."""
         return self.owner._study(self.id)
 
+    def another(
+        self,
+        name: str,
+        *,
+        outcome: Outcome,
+        answers: wire.Answers | Mapping[str, Any] | Literal["exact"],
+        direction: Literal["maximize", "minimize"] = "maximize",
+        budget: wire.Budget | Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Draft:
+        """Make a draft for another outcome of this study's candidates: only its answers use epsilon.
+
+        Arguments as of ``Dataset.study``; all that made the candidates stays. Its caps count the release, the account
+        of the file counts it once. Raises Invalid, naming the field, for what cannot be right.
+        """
+        spec = self.view.spec
+        read = {"release_of": spec.release_of or self.id, "rows_per_person": spec.rows_per_person}
+        body = study_of(
+            {"name": name, "dataset_id": spec.dataset_id, "budget": budget or {}, **read, **more},
+            features=spec.features,
+            outcome=outcome,
+            direction=direction,
+            privacy=spec.release,
+            answers=answers,
+        )
+        return Draft(self.owner, self.owner.create_study(body))
+
     def grant(self, name: str, *, days: int = 90) -> "Grant":
         """Let a vendor, whose ``name`` is for people, query the study for ``days`` days."""
         request = parsed(wire.GrantCreate, {"name": name, "expires_in_days": days}, {"expires_in_days": "days"})

@@ -187,7 +187,12 @@ class DatasetUse(Reply):
         )
     )
     delta: str = Field(description="delta that it used; of a refusal: that was requested.")
-    release_epsilon: str | None = Field(None, description="Of a study: the epsilon of its release for every record.")
+    release_epsilon: str | None = Field(
+        None, description="Of a study: the epsilon of its release for every record; 0 if it reads that of release_of."
+    )
+    release_of: str | None = Field(
+        None, description="The study whose release it reads, which is counted there; null: it has one of its own."
+    )
     answers_epsilon: str | None = Field(
         None, description="Of a study: the largest sum of its answers about one record, beyond what is every record's."
     )

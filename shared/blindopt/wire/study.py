@@ -239,6 +239,13 @@ class StudyCreate(Request):
         description="Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which "
         "returns it exactly, is no default.",
     )
+    release_of: str | None = Field(
+        None,
+        pattern=r"^std_[0-9a-f]{16}$",
+        description="A released study whose stored candidates this one reads, for another outcome: records use epsilon "
+        "for its answers alone. dataset_id, features, release and rows_per_person are those of that study. Null: "
+        "candidates of its own.",
+    )
     privacy_unit: Literal["row", "answer"] = Field(
         "row",
         description="row: records are people, and answers about one record add up; answer: each answer is another "
@@ -277,6 +284,12 @@ class StudyCreate(Request):
             if getattr(self.release, "sensitivity", 1.0) != 1.0:
                 raise ValueError(f"sensitivity is 1 where a feature states hidden_change: {BOTH_UNITS}")
         return self
+
+    @property
+    def release_inputs(self) -> dict[str, Any]:
+        """What a release depends on: equal for a study and one that reads its release."""
+        names = ("dataset_id", "features", "release", "rows_per_person", "person_column")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def protected_rows(self) -> int:

@@ -23,8 +23,11 @@ def recomputed(
     units.
     """
     everyone, units = Fraction(0), Counter({unit: Fraction(0) for unit in units_of_file})
-    alone: dict[str, list[Fraction]] = {}
-    """By study whose answers are each another person's: the release, and the dearest answer with its corrections."""
+    records = list(records)
+    drawn, released = draws_of(records, spec_of), dict[str, Fraction]()
+    """By release id: its epsilon, however many studies read it."""
+    dearest: dict[str, Fraction] = defaultdict(Fraction)
+    """By study whose answers are each another person's: the dearest answer with its corrections."""
     corrected: dict[str, Counter[Any]] = defaultdict(Counter)
     for record in records:
         kind, details = record["kind"], record.get("details", {})
@@ -36,10 +39,7 @@ def recomputed(
             by_row = spec["privacy_unit"] == "row" or spec["measurement"]["source"] == "column"
             price = Fraction(spec["answers"].get("epsilon", "0"))
             if details["rows"] == "all":
-                if by_row:
-                    everyone += Fraction(details["epsilon"])
-                else:
-                    alone[study] = [Fraction(details["epsilon"]), Fraction(0)]
+                released[drawn[study]] = Fraction(details["epsilon"])
                 continue
             for row, count in details["rows"]:
                 is_correction = "version" in details
@@ -53,22 +53,39 @@ def recomputed(
                     # Which of the row's answers it was does not matter to a bound: say the same one each time.
                     corrected[study][details["query_id"], row] += 1
                     again = 1 + max(corrected[study].values())
-                    alone[study][1] = max(alone[study][1], again * price)
+                    dearest[study] = max(dearest[study], again * price)
                 else:
-                    alone[study][1] = max(alone[study][1], price)
-    return everyone + sum(map(max, alone.values())), units
+                    dearest[study] = max(dearest[study], price)
+    of_others: Counter[str] = Counter()
+    for study, epsilon in dearest.items():
+        of_others[drawn[study]] += epsilon
+    return everyone + sum(max(epsilon, of_others[draw]) for draw, epsilon in released.items()), units
+
+
+def draws_of(records: Iterable[dict[str, Any]], spec_of: Callable[[str], dict[str, Any]]) -> dict[str, str]:
+    """The id of the release that was drawn for each charged study; of a draw that failed, the study's."""
+    ids: dict[str, str] = {}
+    for record in records:
+        if record["kind"] == "study.released":
+            details = record["details"]
+            ids[details["study_id"]] = details.get("source_id", details["release_id"])
+        elif record["kind"] == "charge" and (study := record["details"]["study_id"]) not in ids:
+            ids[study] = ids.get(spec_of(study)["release_of"] or "", study)
+    return ids
 
 
 def recomputed_delta(records: Iterable[dict[str, Any]], spec_of: Callable[[str], dict[str, Any]]) -> Fraction:
     """The sum of the deltas of releases, tunings and bounds, from records of one file's log; answers have none."""
-    delta = Fraction(0)
+    records = list(records)
+    drawn, deltas, delta = draws_of(records, spec_of), dict[str, Fraction](), Fraction(0)
     for record in records:
         kind, details = record["kind"], record.get("details", {})
         if kind in ("tuning.started", "bounds.started") and details["guarantee_kind"] == "worst_case":
             delta += Fraction(details["delta"])
         elif kind == "charge" and details["rows"] == "all":
-            delta += Fraction(repr(spec_of(details["study_id"])["release"].get("delta") or 0))
-    return delta
+            study = details["study_id"]
+            deltas[drawn[study]] = Fraction(repr(spec_of(study)["release"].get("delta") or 0))
+    return delta + sum(deltas.values())
 
 
 def recomputed_kind(records: Iterable[dict[str, Any]], kind: str) -> tuple[Fraction, Fraction, int]:

@@ -24,6 +24,7 @@ ACTS = {
     "open_column_study": 4,
     "open_inbox_study": 4,
     "release_again": 2,
+    "read_release": 4,
     "ask": 8,
     "enter": 3,
     "correct": 3,
@@ -38,9 +39,9 @@ ACTS = {
     "interrupted_query": 2,
     "interrupted_bounds": 1,
 }
-"""How often each sequence tries each act: 42 in all. Its seed chooses the order, and each act's details."""
-SEEDS = 1, 4
-"""With both, each act of ``ACTS`` is done at least once, and not only refused, for records and for persons."""
+"""How often each sequence tries each act: 46 in all. Its seed chooses the order, and each act's details."""
+SEEDS = 1, 2, 4
+"""With all, each act of ``ACTS`` is done at least once, and not only refused, for records and for persons."""
 PERSONS = ("Ada", "Ada", "Bo", "Bo", "Bo", "Cy")
 """The person behind each row of the file; of Bo's three, each registration keeps two that it draws by itself."""
 ROWS_PER_PERSON = 2
@@ -124,6 +125,32 @@ class Acts:
         if (study := self._open(measurement=INBOX, privacy_unit=unit)) is not None:
             self.inboxes.append(study)
             self.anybodys |= {study} if unit == "answer" else set()
+
+    def read_release(self) -> None:
+        """Another outcome on the candidates of a study that drew its own: only its answers cost anything."""
+        sources = [s for s in self.columns + self.inboxes if self._spec(s)["release_of"] is None]
+        if not sources:
+            return
+        source, by_hand = self.choose.choice(sources), self.choose.random() < 0.6
+        unit = self.choose.choice(("row", "answer")) if by_hand else "row"
+        measurement = INBOX if by_hand else wire.ColumnMeasurement(column="y", direction="minimize")
+        body = self._spec(source) | {
+            "name": "again",
+            "release_of": source,
+            "answers": self._answers().model_dump(mode="json"),
+            "measurement": measurement.model_dump(mode="json"),
+            "privacy_unit": unit,
+        }
+        study = str(self.file.in_process.call("owner", "POST", "/v1/studies", json=body)["id"])
+        before = self.file.account()
+        if self._done(self.file.release(study), 409):  # all records may be withheld
+            assert self.file.account().epsilon == before.epsilon
+            self.file.grant(study)
+            (self.inboxes if by_hand else self.columns).append(study)
+            self.anybodys |= {study} if unit == "answer" else set()
+
+    def _spec(self, study: str):
+        return self.file.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]
 
     def release_again(self) -> None:
         """A release that a cap refused, tried again."""

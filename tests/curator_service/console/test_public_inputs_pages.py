@@ -273,6 +273,26 @@ def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
     assert owner.form("/studies/new")["release.sensitivity"] == str(spec.release.sensitivity)
 
 
+def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_answers_alone(owner, api):
+    dataset = api.register("outcomes", CSV.encode() + b"\n\n")
+    first = api.release(api.create_study(spec_of(dataset)).id)
+    owner.get(f"/studies/{first.id}")
+    assert "Use the release of this study" in owner.shown
+    owner.get(f"/studies/new?from={first.id}&read=release")
+    assert "Only the answers use epsilon" in owner.shown
+    owner.submit("/studies/new", name="second", **{"measurement.direction": "minimize"}, go="to:review")
+    form = owner.form("/studies/new")
+    owner.submit("/studies/new", **{"release.epsilon": "3"}, go="create") if "release.epsilon" in form else None
+    (second,) = [study for study in api.studies() if study.spec.name != first.spec.name and study.spec.release_of]
+    assert second.spec.release_inputs == first.spec.release_inputs
+    assert second.spec.release_of == first.id
+    owner.get(f"/studies/{second.id}")
+    owner.submit(f"/studies/{second.id}:release", sure="yes")
+    assert "the study is open" in owner.shown
+    assert api.study(second.id).view.release_sha256 == first.release_sha256
+    assert api.account(dataset.id).epsilon == "11"
+
+
 def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(owner, api):
     spec = spec_of(
         api.register("risky", CSV.encode()), answers=wire.NoAnswerNoise(mechanism="none"), budget=wire.Budget(queries=9)
