@@ -10,6 +10,7 @@ from curator_service.budget.views import BudgetShares, DatasetAccounts
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
 from curator_service.datasets.readings import Readings
+from curator_service.datasets.same_people import SamePeople
 from curator_service.datasets.uploads import SWEEP_SECONDS, Uploads
 from curator_service.erasure.erasure import Erasures
 from curator_service.integrity.countersignatures import Countersignatures
@@ -60,7 +61,8 @@ class Curator:
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.runner = Runner()
         self.uploads = Uploads(context, vault, settings)
-        self.datasets = Datasets(context, vault, settings, self.uploads)
+        same_people = SamePeople(context, vault)
+        self.datasets = Datasets(context, vault, settings, self.uploads, same_people)
         self.budgets = Budgets(context, vault)
         self.bounds = BoundsSearch(context, vault, self.budgets)
         self.released = ReleasedStudies(vault)
@@ -79,7 +81,7 @@ class Curator:
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
         of_queries = self.released, self.budgets, self.inbox.decline_withheld
         self.queries = Queries(context, vault, self.limits, *of_queries, self.wakeups)
-        self.withholding = Withholding(context, vault, self.released, self.inbox)
+        self.withholding = Withholding(context, vault, self.released, self.inbox, same_people)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)

@@ -1,5 +1,6 @@
 """What accounts show: a file's for its owner and auditors, with a study to come, and the largest share of a cap."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -279,7 +280,7 @@ def outlook(
         sentence=f"A record of this dataset has used {_amount(shown[0], used_delta)} over "
         f"{_counted(before, others)}; with this one {_amount(shown[1], then_delta)}"
         f"{_answers_in_words(spec, shown[1])}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
-        f"{_limits(before, problem)}",
+        + "".join([_limits(before, problem), *(f" {each.sentence}" for each in overlaps_of(dataset))]),
     )
 
 
@@ -326,6 +327,20 @@ def uses_in_words(studies: int, others: Mapping[Any, int]) -> str:
 
 def _answers_in_words(spec: wire.StudyCreate, then: str | None) -> str:
     return "" if then is None or not Prices.of(spec).answer else ", and more with its answers"
+
+
+def overlaps_of(dataset: Any) -> list[wire.Overlap]:
+    """The earlier files with people of a dataset, for its owner alone."""
+    overlaps = []
+    for overlap in json.loads(dataset.overlaps or "[]"):
+        unit, earlier, matched = overlap["unit"], overlap["dataset_id"], overlap["matched"]
+        sentence = (
+            f"{matched} of {overlap['of']} {unit}s {'is' if matched == 1 else 'are'} in {earlier} too. "
+            f"Each {unit} uses epsilon in both accounts: add them. "
+            f"A {unit} that is withheld in one file is withheld in the other."
+        )
+        overlaps.append(wire.Overlap(**overlap, sentence=sentence))
+    return overlaps
 
 
 def _limits(use: FileUse, problem: str | None) -> str:

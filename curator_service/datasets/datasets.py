@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -15,11 +16,13 @@ from blindopt.errors import Erased, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines
+from curator_service.budget.views import overlaps_of
 from curator_service.datasets import table as withheld
 from curator_service.datasets.columns import check_columns
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
+from curator_service.datasets.same_people import Compared, SamePeople
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.uploads import Uploads
@@ -70,12 +73,35 @@ class _Persons:
     person_rows_dropped: int | None = None
 
 
+class _People:
+    """The people of a file that is registered, and what earlier files have in common with them."""
+
+    def __init__(self, same_people: SamePeople, stored: Any) -> None:
+        self._same_people, self._stored = same_people, stored
+        self._compared: Compared = {}
+
+    def compared_on(self, db: Connection) -> str | None:
+        """The overlaps as JSON; what was compared before is not compared again. None: the file is public."""
+        if self._stored.public:
+            return None
+        others = self._same_people.compare(db, self._stored, self._compared)
+        return json.dumps([overlap for other in others if (overlap := self._compared[other.id].overlap) is not None])
+
+    def withhold(self, db: Connection, actor: str) -> None:
+        """Withhold whoever an earlier file withholds, before anything is drawn of the new one."""
+        units = {unit for compared in self._compared.values() for unit in compared.withheld_here}
+        self._same_people.withhold(db, actor, self._stored, units)
+
+
 class Datasets:
     """Registered tables; their values never leave."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, uploads: Uploads) -> None:
+    def __init__(
+        self, context: ServiceContext, vault: Vault, settings: Settings, uploads: Uploads, same_people: SamePeople
+    ) -> None:
         self._context = context
         self._vault = vault
+        self._same_people = same_people
         self._uploads = uploads
         self._bytes_max = settings.upload_limit_bytes
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
@@ -131,9 +157,15 @@ class Datasets:
                     read, counts = self._keep_persons(dataset_id, upload, read, _mapped(numbers), _mapped(digests))
                 elif read.left_out:
                     self._vault.keep_numbers(dataset_id, _mapped(numbers))
-            reply = self._context.idempotency.once(
-                request, lambda db: self._add(db, dataset_id, upload, read, digest, counts)
-            )
+            people = self._people(dataset_id, upload, read, digest)
+
+            def effect(db: Connection) -> Effect:
+                overlaps = people.compared_on(db)
+                added = self._add(db, dataset_id, upload, read, digest, counts, overlaps)
+                people.withhold(db, request.principal.actor)
+                return added
+
+            reply = self._context.idempotency.once(request, effect)
         except BaseException:
             self._vault.drop(dataset_id)
             raise
@@ -159,8 +191,27 @@ class Datasets:
         read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
         return read, _Persons(int(persons.max()) + 1, len(persons) - len(records))
 
+    def _people(self, dataset_id: str, upload: Upload, read: Reply, digest: str) -> "_People":
+        """The people of a stored file that is no dataset yet, compared with those of all files so far."""
+        assert read.columns is not None
+        columns = json.dumps([column.model_dump() for column in read.columns])
+        person = None if upload.person is None else upload.person.strip()
+        fields = {"id": dataset_id, "sha256": digest, "rows": read.rows, "columns": columns}
+        stored = SimpleNamespace(**fields, public=upload.public, person_column=person, rows_left_out=read.left_out)
+        people = _People(self._same_people, stored)
+        with self._context.database.read() as db:
+            people.compared_on(db)
+        return people
+
     def _add(
-        self, db: Connection, dataset_id: str, upload: Upload, read: Reply, digest: str, counts: _Persons
+        self,
+        db: Connection,
+        dataset_id: str,
+        upload: Upload,
+        read: Reply,
+        digest: str,
+        counts: _Persons,
+        overlaps: str | None,
     ) -> Effect:
         assert read.columns is not None
         assert read.reading is not None
@@ -168,6 +219,7 @@ class Datasets:
         _check_persons_alike(db, digest, person, upload.rows_per_person)
         details = store.register(
             db,
+            overlaps=overlaps,
             id=dataset_id,
             name=upload.name,
             public=int(upload.public),
@@ -298,6 +350,7 @@ def dataset_view(row: Any) -> wire.DatasetView:
         person_rows_dropped=row.person_rows_dropped,
         reading=reading_of(row),
         rows_left_out=row.rows_left_out,
+        overlaps=overlaps_of(row),
     )
 
 

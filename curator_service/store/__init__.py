@@ -52,6 +52,7 @@ datasets = Table(
     Column("deleted_at", Text),  # such a row is kept for the account of the file alone
     Column("erased_at", Text),  # its files, and what was measured in its studies, are erased
     Column("salt", Text),  # of the row's digests in the log; null: it was registered before version 0.3
+    Column("overlaps", Text),  # a JSON list: which earlier files have people of this one; null: not compared
 )
 studies = Table(
     "studies",
@@ -137,7 +138,7 @@ def register(db: Connection, **values: Any) -> dict[str, Any]:
     """Add a dataset, and return what the log says of it."""
     insert(db, datasets, salt=secrets.token_hex(16), **values)
     dataset = find(db, datasets, values["id"])
-    digests = {name: digest for name, digest in digests_of(dataset).items() if name != "row_sha256"}
+    digests = {name: digest for name, digest in digests_of(dataset).items() if name != "row_sha256" and digest}
     return {"dataset_id": dataset.id, "public": bool(dataset.public), **digests}
 
 
@@ -150,7 +151,9 @@ def digests_of(dataset: Row[Any]) -> dict[str, Any]:
     deciding = json.dumps([getattr(dataset, name) for name in names])
     columns = salted_digest(dataset.columns + dataset.dropped, dataset.salt or "")
     salted = salted_digest(deciding, _row_salt(dataset) or "")
-    return {"row_sha256": sha256(deciding.encode()), "deciding_sha256": salted, "columns_sha256": columns}
+    overlaps = salted_digest(dataset.overlaps, _row_salt(dataset) or "")
+    of_columns = {"columns_sha256": columns, "overlaps_sha256": overlaps}
+    return {"row_sha256": sha256(deciding.encode()), "deciding_sha256": salted, **of_columns}
 
 
 def no_columns(dataset: Row[Any]) -> dict[str, Any]:
@@ -279,6 +282,12 @@ def readings(db: Connection) -> dict[str, str | None]:
 def kept_for_accounts(db: Connection) -> set[str]:
     """Ids of deleted datasets whose row is kept for the account of the file."""
     return set(db.execute(select(datasets.c.id).where(datasets.c.deleted_at.is_not(None))).scalars())
+
+
+def private_with_files(db: Connection) -> list[Row[Any]]:
+    """The datasets with files whose records are people's: neither declared public nor made up, in order."""
+    where = _HAS_FILES & (datasets.c.public == 0) & (datasets.c.sandbox == 0)
+    return list(db.execute(select(datasets).where(where).order_by(datasets.c.seq)))
 
 
 def column_names(dataset: Any) -> list[str]:

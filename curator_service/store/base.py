@@ -27,7 +27,7 @@ MIGRATIONS: Migrations = {
     11: ["ALTER TABLE datasets ADD COLUMN erased_at TEXT"],
     12: ["ALTER TABLE studies ADD COLUMN release_problem TEXT"],
     14: ["ALTER TABLE releases ADD COLUMN order_salt TEXT", "ALTER TABLE datasets ADD COLUMN salt TEXT"],
-    15: ["ALTER TABLE tuning_ledger ADD COLUMN guarantee_kind TEXT"],
+    15: ["ALTER TABLE tuning_ledger ADD COLUMN guarantee_kind TEXT", "ALTER TABLE datasets ADD COLUMN overlaps TEXT"],
 }
 APPEND_ONLY = (
     "releases",

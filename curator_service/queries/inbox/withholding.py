@@ -1,6 +1,7 @@
 """Withholding: a record or a person that is measured and released no more, from now on."""
 
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.records import file_numbers, withheld_records
+from curator_service.datasets.same_people import SamePeople
 from curator_service.queries.inbox.inbox import Inbox
 from curator_service.queries.table import unanswered_queries
 from curator_service.salted_digests import salted_digest
@@ -25,9 +27,17 @@ from service_kit.store.stored_replies import StoredReply
 
 
 class Withholding:
-    """Withholds records, in every dataset of a file at once. Nothing that has left comes back."""
+    """Withholds records, in every dataset with the same people at once. Nothing that has left comes back."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, studies: ReleasedStudies, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        studies: ReleasedStudies,
+        inbox: Inbox,
+        same_people: SamePeople,
+    ) -> None:
+        self._same_people = same_people
         self._context = context
         self._vault = vault
         self._studies = studies
@@ -36,10 +46,18 @@ class Withholding:
     def withhold(self, request: RequestContext, dataset_id: str, body: wire.WithholdCreate) -> StoredReply:
         """Measure and release a record, or all records of a person, no more: each is declined as if nobody measured it.
 
-        Its open measurements are declined at once. The log says that a record of the dataset is withheld, not which.
-        Raises Invalid for a record that the dataset does not have. Withholding it again changes nothing.
+        In every dataset that has the person, or else an equal record. Open measurements are declined at once. The log
+        says that a record of a dataset is withheld, not which. Raises Invalid for a record that the dataset does not
+        have. Withholding it again changes nothing.
         """
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
         queries: list[str] = []
+        matching: dict[str, list[str]] = {}
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, dataset_id)
+            for _ in self._elsewhere(db, dataset, self._unit(dataset, body), matching):
+                pass  # found before the transaction, which then takes no time for it
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
@@ -50,6 +68,9 @@ class Withholding:
                 withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
                 details["unit_sha256"] = salted_digest(unit, salt)
                 queries.extend(self._decline_open(db, dataset))
+                for other, units in self._elsewhere(db, dataset, unit, matching):
+                    self._same_people.withhold(db, request.principal.actor, other, units)
+                    queries.extend(self._decline_open(db, other))
             count = len(withheld_records(db, self._vault, dataset_id))
             return Effect(wire.WithheldReply(dataset_id=dataset_id, records=count), "record.withheld", details, 200)
 
@@ -63,6 +84,19 @@ class Withholding:
             account = account_name(db, store.find(db, store.datasets, dataset_id))
             rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
             return [(row.seq, _view(row)) for row in rows]
+
+    def _elsewhere(
+        self, db: Connection, dataset: Any, unit: str, matching: dict[str, list[str]]
+    ) -> Iterator[tuple[Any, list[str]]]:
+        """The datasets of other files with the same person or record, and what is withheld of each."""
+        if dataset.public or dataset.sandbox:
+            return
+        for other in store.private_with_files(db):
+            if other.sha256 != dataset.sha256:
+                if other.id not in matching:
+                    matching[other.id] = self._same_people.units_in(dataset, other, frozenset([unit]))
+                if matching[other.id]:
+                    yield other, matching[other.id]
 
     def _unit(self, dataset: Any, body: wire.WithholdCreate) -> str:
         """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""

@@ -165,6 +165,18 @@ class Column(Reply):
     )
 
 
+class Overlap(Reply):
+    """How many people of a dataset are in an earlier one, of another file. For the owner alone."""
+
+    dataset_id: str = Field(description="ds_... of the earlier dataset.")
+    unit: Literal["person", "record"] = Field(
+        description="What was compared: keyed digests of persons if both files have a person column, else of records."
+    )
+    matched: int = Field(ge=1, description="How many are in both.")
+    of: int = Field(ge=1, description="How many different ones this dataset has.")
+    sentence: str = Field(description="The same in words.")
+
+
 class DatasetView(Reply):
     """A registered table, for the owner only."""
 
@@ -196,6 +208,9 @@ class DatasetView(Reply):
     )
     rows_left_out: int = Field(
         0, description="Rows left out because a value is missing, as reading says: private, for the owner only."
+    )
+    overlaps: list[Overlap] = Field(
+        [], description="Earlier private datasets of other files with the same people, when it was registered."
     )
 
 

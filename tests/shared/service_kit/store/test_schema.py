@@ -15,7 +15,7 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (15, "e7ae1deaeb1812b0d9beae4049b4fbbac599c981a2b59fe9e865e4eb33b87c92"),
+    "curator": (15, "3ef3d79c5f063e83d1b016f44bc22aa38b7a0bebe7b42dcd1dec3cd5e004a197"),
     "modeler": (15, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
 }
 
