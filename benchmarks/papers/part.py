@@ -20,7 +20,7 @@ class Size:
     """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons.
 
     ``rules`` is that of each of ``pools`` and level, in ``pool_steps`` steps; ``variants`` that of further experiments
-    on records, ``groups`` that of searches for groups.
+    on records, ``groups`` that of searches for groups, ``coverage`` that of checked intervals.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Size:
     rules: int
     variants: int = 30
     groups: int = 40
+    coverage: int = 200
     pools: tuple[str, ...] = POOLS
     pool_steps: int = 50
     side: int = 100
@@ -60,6 +61,7 @@ QUICK = Size(
     rules=2,
     variants=10,
     groups=4,
+    coverage=4,
 )
 SIZES = {size.name: size for size in (FULL, QUICK)}
 

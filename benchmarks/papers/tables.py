@@ -5,7 +5,7 @@ from math import hypot, inf, sqrt
 
 import numpy as np
 
-from benchmarks.papers import printed, synthetic
+from benchmarks.papers import coverage, printed, synthetic
 from benchmarks.papers.groups import GROUPS
 from benchmarks.papers.property_rules import RECOMMENDED
 from benchmarks.papers.records import PLANAR
@@ -262,6 +262,27 @@ def groups_tables(summary: Summary) -> Lines:
         steps = summary["marks"]
         lines += markdown_table(["", f"T = {steps[middle]}", f"T = {steps[-1]}", f"minus {GROUPS}"], rows)
     return lines
+
+
+# --- coverage ---------------------------------------------------------------------------------------
+
+
+def coverage_table(summary: Summary) -> Lines:
+    """Write shares of runs in per cent, and means, after the last outcome."""
+    shares, means = (
+        (coverage.HELD, coverage.PLUGGED, coverage.TRUE, coverage.NEXT),
+        (coverage.BIAS, coverage.PLUGGED_BIAS),
+    )
+    rows = []
+    for name in coverage.GROUPS:
+        if (columns := summary["groups"].get(name)) is None:
+            continue
+        cells = [f"{100 * columns[column]['mean']:.1f}" if column in columns else "" for column in shares]
+        cells += [f"{columns[column]['mean']:+.3f}" for column in means]
+        cells.append(f"{columns[coverage.WIDTH]['mean']:.2f}" if coverage.WIDTH in columns else "")
+        rows.append([name, *cells])
+    heads = ["", *(f"{column}, %" for column in shares), *means, coverage.WIDTH]
+    return markdown_table(heads, rows)
 
 
 # --- locally private bandits ------------------------------------------------------------------------

@@ -34,6 +34,7 @@ TINY = replace(
     side=12,
     rules=2,
     groups=2,
+    coverage=2,
     pools=("property",),
     pool_steps=5,
 )
