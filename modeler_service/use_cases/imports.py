@@ -51,6 +51,9 @@ def of_csv(body: bytes) -> Import:
     return Import(observations, faults[:FAULTS_MAX])
 
 
+_NO_NUMBER = "must be a finite decimal number: leave out a line without one, such as a declined candidate"
+
+
 def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation | list[wire.ImportFault]:
     if len(cells) != len(header):
         message = f"has {len(cells)} cells, the header {len(header)}"
@@ -65,7 +68,7 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
         if value is not None:
             values[name] = value
         else:
-            message = "must be a whole number from 0" if name == "row" else "must be a finite decimal number"
+            message = "must be a whole number from 0" if name == "row" else _NO_NUMBER
             faults.append(wire.ImportFault(line=number, field=name, message=message))
     if faults:
         return faults

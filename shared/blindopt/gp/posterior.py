@@ -145,6 +145,12 @@ class ExactGP:
         self._solved = Solution(rows, whitened, mean, np.maximum(variance, 0.0))
         return self._solved
 
+    def correlations(self, rows: Rows, others: Rows) -> Matrix:
+        """Prior correlations (m, k) of f, without the nugget, at ``rows`` (m,) and ``others`` (k,)."""
+        correlations: Matrix = self._kernel(self._inputs(rows), self._inputs(others))
+        correlations /= self._kernel.variance
+        return correlations
+
     def _inputs(self, rows: Rows | int) -> Matrix:
         inputs: Matrix = np.asarray(self._candidates[rows])
         return inputs if self._scales is None else inputs * self._scales

@@ -23,7 +23,7 @@ from blindopt.optimizer.algorithms.gp.surrogate import Averaged
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.optimizer.defaults import Study, exact_answers, group_answers, own_residual, plan_of_run
-from blindopt.optimizer.run_warnings import Repeats, RunWarning, model_warnings
+from blindopt.optimizer.run_warnings import Repeats, RunWarning, failure_warnings, model_warnings
 
 _BLOCK = 1 << 17  # numbers read at a time
 
@@ -350,6 +350,7 @@ class RowChooser:
         if not isinstance(self._algorithm, GpRule):
             return []
         warnings = model_warnings(self._algorithm.surrogate)
+        warnings += failure_warnings([self._sign * y for y in self._algorithm.far_below], self._sign)
         if not self._is_observed.all():
             warnings += self._repeats.warnings(exact=self._is_exact)
         return warnings
@@ -423,7 +424,10 @@ class RowChooser:
             return None
         if self.learner is None:
             return self._best_observed() if over == "asked" else None
-        estimate = self.learner.best(np.arange(self._n) if over == "all" else self._observed)
+        rows = np.arange(self._n) if over == "all" else self._observed
+        if self.plan.engine >= 3 and isinstance(self._algorithm, GpRule):
+            rows = np.setdiff1d(rows, self._algorithm.failed)
+        estimate = self.learner.best(rows)
         return Estimate(estimate.row, self._sign * estimate.mean, estimate.sd)
 
 

@@ -12,7 +12,7 @@ from blindopt.gp.leave_one_out import leave_one_out
 from blindopt.gp.single_thread_blas import left_product
 from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
 
-Code = Literal["answers_impossible", "answer_far_off", "model_explains_nothing", "queries_repeat"]
+Code = Literal["answers_impossible", "answer_far_off", "model_explains_nothing", "queries_repeat", "outcomes_failed"]
 ANSWERS_CHECKED_MIN = 5
 """Answers from which on they are checked against the model."""
 LAST = 10
@@ -74,6 +74,18 @@ class Repeats:
         if 2 * sum(self._last) < LAST:
             return []
         return [RunWarning("queries_repeat", (_SAME_AGAIN if exact else _AGAIN).format(last=LAST))]
+
+
+def failure_warnings(outcomes: list[float], sign: int) -> list[RunWarning]:
+    """The warning that ``outcomes`` count as declined, because they are far on the bad side of the others."""
+    if not outcomes:
+        return []
+    count, number = len(outcomes), max if sign > 0 else min
+    values = f"{number(outcomes):.4g}{'' if len(set(outcomes)) == 1 else ' or worse'}"
+    many = f"{count} outcomes of {values} lie" if count > 1 else f"An outcome of {values} lies"
+    side = "below" if sign > 0 else "above"
+    text = f"{many} far {side} the others, and the search counts them as declined: if they are failures, decline them."
+    return [RunWarning("outcomes_failed", text)]
 
 
 def model_warnings(surrogate: Surrogate) -> list[RunWarning]:

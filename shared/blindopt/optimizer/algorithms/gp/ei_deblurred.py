@@ -36,8 +36,9 @@ class EiDeblurred(GpRule):
     beta_t / 2), then the expected improvement sqrt(v + e) h((m + sqrt(v) - y+) / sqrt(v + e)), h(t) = phi(t) + t
     Phi(t), where e is the variance that an exact answer has beyond f. y+ is the best outcome where answers are exact,
     and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place, which its
-    outcomes are about, and its own acquisition there. On cells all candidates are compared; by draws, the 256 that are
-    best by the same rule for the posterior at candidates.
+    outcomes are about, and its own acquisition there. Once a query failed, the acquisition (in the first half, its
+    excess over the least one) is multiplied by the probability of success. On cells all candidates are compared; by
+    draws, the 256 that are best by the same rule for the posterior at candidates.
 
     The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
     first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
@@ -45,14 +46,17 @@ class EiDeblurred(GpRule):
     square.
     """
 
+    expects_failures = True
+
     def __init__(self, candidates: Matrix, settings: AlgorithmSettings, horizon: int) -> None:
         noise = declared_noise(settings.noise)
         if noise is None:
             raise Invalid("ei_deblurred needs a release with Gaussian or planar Laplace noise: choose ei")
         if settings.capacity > OUTCOMES_MAX:
             raise Invalid(f"ei_deblurred takes at most {OUTCOMES_MAX:,} outcomes: choose ei")
-        super().__init__(candidates, settings)
-        self._candidates, self._noise, self._horizon = np.asarray(candidates), noise, horizon
+        super().__init__(np.asarray(candidates), settings)
+        self._noise, self._horizon = noise, horizon
+        self._learned_from = self._surrogate
         self._prior: Prior | None = None
         self.belief: Deblurred
         self.means: NoiseMeans
@@ -76,8 +80,9 @@ class EiDeblurred(GpRule):
                 return ExpectedImprovement(best, 1.0, nugget, least)
 
         fresh, queried = self._visible()
-        fresh = self._shortlist(fresh, rule)
+        fresh = self._shortlist(fresh, rule, exploring)
         values = np.concatenate([self._averages(fresh, rule, prior, exploring), self._own_values(queried, rule, prior)])
+        values = self._weighed(np.concatenate([fresh, queried]), values, exploring)
         unit = max(float(np.abs(values).max()), np.finfo(np.float64).tiny) if exploring else 1.0
         values = np.round(values / unit, _DIGITS) * unit
         choice = choose_maximum(values, values, np.zeros_like(values), self._ties(step))
@@ -116,7 +121,17 @@ class EiDeblurred(GpRule):
         positions = [self._positions[row] for row in rows.tolist()]
         return rule(0.0)(prior.mean + mean[positions], variance[positions])
 
-    def _shortlist(self, rows: Rows, rule: Rule) -> Rows:
+    def _weighed(self, rows: Rows, values: Vector, exploring: bool) -> Vector:
+        """Values times the probability of success: of bounds what they exceed the least of them by."""
+        success = self._log_success(rows)
+        if success is None or not len(rows):
+            return values
+        if not exploring:
+            return values + success
+        least = float(values.min())
+        return least + (values - least) * np.exp(success)
+
+    def _shortlist(self, rows: Rows, rule: Rule, exploring: bool) -> Rows:
         """Rows whose averages are compared: all on cells, the best by the posterior at candidates for draws.
 
         Twice as many are solved for exactly, so that the rounding of the others does not matter.
@@ -127,7 +142,7 @@ class EiDeblurred(GpRule):
         acquisition = rule(posterior.nugget)
         for count, moments in ((2 * SHORTLIST, posterior.moments), (SHORTLIST, self._exact_moments)):
             if len(rows) > count:
-                values = acquisition(*moments(rows))
+                values = self._weighed(rows, acquisition(*moments(rows)), exploring)
                 rows = np.sort(rows[np.argsort(-values, kind="stable")[:count]])
         return rows
 
@@ -148,8 +163,8 @@ class EiDeblurred(GpRule):
         It depends on prior and outcomes alone, and not on when a row was chosen.
         """
         prior, outcomes = self.surrogate.prior, self.surrogate.outcomes
-        if prior != self._prior or self._learned < prior.since:
-            self._prior, self._positions, self._learned = prior, {}, 0
+        if prior != self._prior or self._learned < prior.since or self._learned_from is not self.surrogate:
+            self._prior, self._positions, self._learned, self._learned_from = prior, {}, 0, self.surrogate
             self.belief = Deblurred(prior.kernel, *self._noise, self._candidates.shape[1])
             self.means = noise_means(self._candidates, self.belief, self._settings.tick)
             for outcome in outcomes[: prior.since]:

@@ -1,6 +1,7 @@
 """Algorithms over the posterior of a Gaussian process: what they share, GP-UCB, GP-BUCB and expected improvement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import exp, sqrt
 from typing import Literal
 
@@ -8,10 +9,14 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
-from blindopt.gp.acquisition import Choice, Estimate, UpperConfidenceBound, beta
+from blindopt.gp.acquisition import Choice, Estimate, UpperConfidenceBound, beta, choose_maximum
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+
+_FAR_BELOW = 10.0  # robust standard deviations
+_OUTCOMES_MIN = 5  # before fewer, no outcome is far from the others
+_SHORTLIST, _DIGITS, _TOGETHER = 256, 10, 1 << 14
 
 
 class GpRule:
@@ -20,12 +25,69 @@ class GpRule:
     ``candidates`` (n, r). A row may be chosen again. Ties are broken by a draw that depends on the seed and the step
     alone. ``Surrogate`` says how outcomes are weighed, and how hyper-parameters are fitted to them. A pending outcome
     is as large as the posterior mean, with the noise variance of the last outcome, or of the kernel before the first.
+
+    From version 3 of the engine on, a rule that ``expects_failures`` and fits its kernel takes outcomes far below the
+    others for failures: decided anew from all outcomes, they count as declined, and the surrogate has the others alone.
     """
+
+    expects_failures = False
 
     def __init__(self, candidates: Matrix, settings: AlgorithmSettings) -> None:
         self._settings, self._pending = settings, 0
         self._hidden: Rows = np.empty(0, dtype=np.intp)
-        self.surrogate = Surrogate(candidates, settings)
+        self._candidates, self._surrogate = candidates, Surrogate(candidates, settings)
+        self._reports: list[tuple[int, float, wire.NoisePassport | None]] = []
+        self._declined: list[int] = []
+        self._far_below: list[int] = []  # positions of reports that the surrogate does not have
+
+    @property
+    def surrogate(self) -> Surrogate:
+        """What is learned from the outcomes that are no failures."""
+        settings = self._settings
+        if settings.engine >= 3 and self.expects_failures and settings.fit is not None:
+            far = far_below(self._reports)
+            if far != self._far_below:
+                initial = settings.initial - sum(position < settings.initial for position in far)
+                self._far_below = far
+                self._surrogate = Surrogate(self._candidates, replace(settings, initial=initial))
+                for position, report in enumerate(self._reports):
+                    if position not in far:
+                        self._surrogate.observe(*report)
+        return self._surrogate
+
+    @property
+    def far_below(self) -> list[float]:
+        """Outcomes that count as declined, in the direction of maximization."""
+        _ = self.surrogate
+        return [self._reports[position][1] for position in self._far_below]
+
+    @property
+    def failed(self) -> Rows:
+        """Rows without an outcome: declined ones, and those whose outcomes all count as declined."""
+        good = {row for row, _, _ in self.surrogate.outcomes}
+        return np.array(sorted({*self._failures()} - good), dtype=np.intp)
+
+    def _failures(self) -> list[int]:
+        _ = self.surrogate
+        return [*self._declined, *(self._reports[position][0] for position in self._far_below)]
+
+    def _log_success(self, rows: Rows) -> Vector | None:
+        """The logarithm of the probability that each row succeeds; None if no query failed.
+
+        It is (p0 + sum of k s) / (1 + sum of k) over the queries: k is the correlation of the row with a queried one, s
+        is 1 for an outcome and 0 for a failure, and p0 = (successes + 1) / (queries + 1).
+        """
+        failures = self._failures() if self._settings.engine >= 3 else []
+        if not failures:
+            return None
+        good = [row for row, _, _ in self.surrogate.outcomes]
+        queried = np.array(good + failures, dtype=np.intp)
+        first, values = (len(good) + 1) / (len(queried) + 1), np.empty(len(rows))
+        for start in range(0, len(rows), _TOGETHER):
+            part = slice(start, start + _TOGETHER)
+            near = self._posterior.correlations(rows[part], queried)
+            values[part] = np.log((first + np.einsum("ij->i", near[:, : len(good)])) / (1.0 + np.einsum("ij->i", near)))
+        return values
 
     @property
     def fitted(self) -> wire.Fitted | None:
@@ -40,10 +102,12 @@ class GpRule:
         return lambda: np.random.default_rng([self._settings.seed, step])
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
-        self.surrogate.observe(row, outcome, passport)
+        self._surrogate.observe(row, outcome, passport)
+        self._reports.append((row, outcome, passport))
 
     def decline(self, row: int) -> None:
-        """Leave the posterior as it is."""
+        """Count a failure; the posterior stays as it is."""
+        self._declined.append(row)
 
     def hide(self, rows: Rows) -> None:
         self._hidden = np.unique(rows)
@@ -62,6 +126,25 @@ class GpRule:
     def best(self, rows: Rows) -> Estimate:
         row, mean, variance = self._posterior.best(rows)
         return Estimate(row, mean, sqrt(variance))
+
+
+def far_below(reports: Sequence[tuple[int, float, wire.NoisePassport | None]]) -> list[int]:
+    """Return positions of outcomes more than 10 robust standard deviations below the median.
+
+    A robust standard deviation is 1.4826 times the median distance to the median; declared noise adds to it.
+    """
+    if len(reports) < _OUTCOMES_MIN:
+        return []
+    outcomes = np.array([outcome for _, outcome, _ in reports])
+    unit = float(np.abs(outcomes).max()) or 1.0  # its square may be no double
+    below = float(np.median(outcomes / unit)) - outcomes / unit
+    robust = 1.4826 * float(np.median(np.abs(below)))
+    noises = [
+        0.0 if passport is None else passport.measurement_variance + (passport.privacy.variance or 0.0)
+        for _, _, passport in reports
+    ]
+    far = below > _FAR_BELOW * np.hypot(robust, np.sqrt(noises) / unit)
+    return np.flatnonzero(far).tolist() if robust > 0 else []
 
 
 class GpUcb(GpRule):
@@ -122,8 +205,10 @@ class Ei(GpRule):
     Plain expected improvement (xi = 0) spends a run on neighbours of the best row, because each of them may be better
     by its own nugget. A queried row remains a candidate with the variance that is left of it. No bound on the
     regret is known. In a batch, pending rows count as answered with their posterior mean (the Kriging believer of
-    Ginsbourger et al., 2010).
+    Ginsbourger et al., 2010). Once a query failed, the improvement is multiplied by the probability of success.
     """
+
+    expects_failures = True
 
     def __init__(self, candidates: Matrix, settings: AlgorithmSettings, optimism: float) -> None:
         super().__init__(candidates, settings)
@@ -132,7 +217,17 @@ class Ei(GpRule):
     def choose(self, step: int) -> Choice:
         """The row of the largest expected improvement; the acquisition of the choice is its logarithm."""
         posterior = self._posterior
-        return posterior.argmax(posterior.improvement(self._optimism), self._ties(step), self._hidden)
+        rule = posterior.improvement(self._optimism)
+        is_visible = np.ones(posterior.n, dtype=np.bool_)
+        is_visible[self._hidden] = False
+        rows = np.flatnonzero(is_visible)
+        if (success := self._log_success(rows)) is None:
+            return posterior.argmax(rule, self._ties(step), self._hidden)
+        best = np.sort(np.argsort(-(rule(*posterior.moments(rows)) + success), kind="stable")[:_SHORTLIST])
+        solution = posterior.solve(rows[best])
+        values = np.round(rule(solution.mean, solution.variance) + success[best], _DIGITS)
+        choice = choose_maximum(values, solution.mean, solution.variance, self._ties(step))
+        return replace(choice, row=int(solution.rows[choice.row]))
 
     def expected_improvement(self, choice: Choice, step: int) -> float:
         """Expected improvement of a choice, optimism included, in units of the outcome."""
