@@ -86,4 +86,5 @@ def test_runs_and_recommendations_are_listed_for_people_and_for_programs(
     assert head.split() == ["RUN", "STATE", "ANSWERS", "MADE", "NAME"]
     assert lines[-1].split()[:3] == [made.id, "completed", str(made.trials)]
     words = modeler.run_in_process("recommendation", made.id).stdout
+    assert ", exact value), from " in words or ", interval under the model of the mean " in words
     assert words.startswith(f"Recommended: candidate {made.recommendation.row} (mean ")

@@ -774,12 +774,12 @@ class Recommendation(Reply):
         "private answers mean and limits are clipped to centre - value_bound, centre + value_bound."
     )
     next_interval: MeanInterval | None = Field(
-        None, description="Interval of the candidate's next answer, its noise included; null: unknown."
+        None, description="Interval of the candidate's next answer under the model, its noise included; null: unknown."
     )
     interval_kind: IntervalKind = Field(
         "model",
         description=(
-            "measured: a 95 % interval whose coverage was measured in repeated searches; model: an interval under the "
+            "measured: a 95 % interval whose coverage was measured in repeated searches; model: one under the "
             "model, 95 % if it is right; known: the answer was an exact value, and both limits are this value."
         ),
     )
