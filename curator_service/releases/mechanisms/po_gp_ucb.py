@@ -148,6 +148,10 @@ class PoGpUcb(Mechanism):
         )
 
     def _spectrum(self, rows: ScaledRows) -> Spectrum:
+        if rows.n <= rows.d:
+            raise ReleaseImpossible(
+                f"{rows.n} records are too few for {rows.d} features: Algorithm 1 needs more records than features"
+            )
         x_spectrum = spectrum(rows)
         dependent = x_spectrum.values <= _RANK_TOLERANCE * x_spectrum.values.max()
         if dependent.any():

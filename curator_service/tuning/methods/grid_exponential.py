@@ -83,8 +83,8 @@ def plan(method: GridExponential, budget: TuningBudget, problem: Problem) -> Pla
     expected = ExpectedError(
         index_gap=worst_gap(problem.n, draws.index.scale, problem.width) if draws.index else None,
         value=draws.value.scale if draws.value else None,
-        how="Exact: of lambda~ the worst mean over all scores within the range (an upper bound for permute_and_flip); "
-        "of v~ the mean absolute error, as the score of lambda~ (the largest without it).",
+        how="Of lambda~ at most this gap: it is that of the worst scores within the range. Of v~ the exact mean "
+        "absolute error, as the score of lambda~ (the largest without it).",
     )
     condition = guarantees.WEIGHTS if method.use_weights else ""
     return worst_case_plan(problem, draws, GridSearch(problem), expected, condition=condition)

@@ -103,7 +103,8 @@ class Scaled:
         expected = ExpectedError(
             index_gap=gap * self.unit if draws.index else None,
             value=error * self.unit if draws.value else None,
-            how=f"Means over {len(sample.functions)} simulated functions of the prior; v~ is compared with {target}.",
+            how=f"Means over {len(sample.functions)} simulated functions of the prior, which hold only if the scores "
+            f"are such a function; v~ is compared with {target}.",
         )
         return expected, min(self.problem.width, sample.spread * self.unit)
 

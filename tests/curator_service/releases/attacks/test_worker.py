@@ -86,6 +86,8 @@ def test_what_cannot_be_released_is_refused_in_the_mechanism_s_words(job):
     x[:, 1] = 7.25
     with pytest.raises(ReleaseImpossible, match="leave out one of x1"):
         attempted(job(x=x))
+    with pytest.raises(ReleaseImpossible, match="3 records are too few for 3 features"):
+        attempted(job(x=x[:3]))
 
 
 @pytest.mark.parametrize("release", ["po_gp_ucb", "gaussian"])
