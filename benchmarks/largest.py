@@ -46,7 +46,8 @@ class Memories:
                 for number, pid in enumerate(pids(), 1):
                     with suppress(OSError, KeyError):
                         status = dict(
-                            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                            line.split(":", 1)
+                            for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
                         )
                         seen = [float(status[key].split()[0]) / 1024 for key in ("VmRSS", "RssAnon")]
                         label = f"{name} {number}" if number > 1 else name

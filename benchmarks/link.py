@@ -51,7 +51,7 @@ def _measured(log: Path, vendor: Vendor, access: wire.StudyAccess, queries: int)
     run = vendor.wait(vendor.start(spec).id, timeout_s=600)
     if (run.state, run.trials) != ("completed", queries):
         raise Failed(f"the run is {run.state} after {run.trials} answers: {run.problem}")
-    with log.open() as file:
+    with log.open(encoding="utf-8") as file:
         file.seek(begin)
         lines = [json.loads(line) for line in file]
     return [

@@ -45,7 +45,7 @@ class Memory:
         resident = anonymous = proportional = 0
         for process in _family(pid):
             with suppress(OSError):
-                for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
+                for line in Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]:
                     name, _, value = line.partition(":")
                     size = int(value.split()[0]) * 1024
                     resident += size if name == "Rss" else 0

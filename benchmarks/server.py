@@ -35,7 +35,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """User and system time of all threads since the start, in steps of 10 ms."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
@@ -118,7 +118,7 @@ def _started(module: list[str], settings: dict[str, str], port: int, log: Path) 
             deadline = time.monotonic() + START_SECONDS
             while not is_ready(server.url):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise Failed(f"{module[0]} did not start: {log.read_text()[-1_000:]}")
+                    raise Failed(f"{module[0]} did not start: {log.read_text(encoding='utf-8')[-1_000:]}")
                 time.sleep(0.05)
             yield server
         finally:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from blindopt import wire
 from blindopt.errors import StateConflict
-from blindopt.formats.secret_files import save_secret
+from blindopt.formats.text_files import save_secret
 
 
 def read(path: Path) -> list[wire.LinkFile]:

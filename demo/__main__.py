@@ -55,7 +55,7 @@ def main() -> int:
             for party in (curator, modeler):
                 console.print(f"audit log  {_log_of(party, options)}", soft_wrap=True)
             for name, url, file in options.login or []:
-                line = f"log in     {url}  as {name}, password {Path(file).read_text().strip()}"
+                line = f"log in     {url}  as {name}, password {Path(file).read_text(encoding='utf-8').strip()}"
                 console.print(line, soft_wrap=True, markup=False, highlight=False)
             if options.keep:
                 _keep(console, curator, modeler)

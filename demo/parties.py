@@ -80,7 +80,7 @@ def link(folder: Path, curator: Party, modeler: Party) -> str:
 
 def link_address(file: Path) -> str:
     """The address of the curator in grants, from link.json."""
-    return f"link://{json.loads(file.read_text())['id']}"
+    return f"link://{json.loads(file.read_text(encoding='utf-8'))['id']}"
 
 
 def _command(party: Party, *arguments: str) -> None:
@@ -136,7 +136,7 @@ def wait_for(name: str, url: str, token_file: Path) -> Party:
         if time.monotonic() > deadline:
             raise StartFailed(f"no {name} is ready at {url}, or {token_file} is missing")
         time.sleep(0.2)
-    return Party(name, url, token_file.read_text().strip(), "")
+    return Party(name, url, token_file.read_text(encoding="utf-8").strip(), "")
 
 
 def _free_port() -> int:

@@ -13,12 +13,12 @@ import typer
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import LogBroken, StateConflict
-from blindopt.formats.secret_files import save_secret
+from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import Program, plain_errors, read_json
+from service_kit.cli.program import Program, plain_errors, print_any_text, read_json
 from service_kit.cli.remote import (
     AsJson,
     TokenFile,
@@ -252,4 +252,5 @@ finish(app, PROGRAM.service)
 
 
 def main() -> None:
+    print_any_text()
     app()

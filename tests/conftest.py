@@ -103,7 +103,7 @@ def _ports() -> Iterator[int]:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")  # Linux has it
-    given = int(range_file.read_text().split()[0]) if range_file.exists() else 0
+    given = int(range_file.read_text(encoding="utf-8").split()[0]) if range_file.exists() else 0
     own = range(10_100 + worker % 8, given, 8)  # browsers refuse 10080
     begin = secrets.randbelow(len(own)) if len(own) > 500 else 0  # other tests may run on this machine
     return cycle([*own[begin:], *own[:begin]] if len(own) > 500 else [0])

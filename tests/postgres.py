@@ -96,7 +96,7 @@ class Server:
     def signal(self, number: int) -> None:
         """Send a signal to all its processes."""
         parent = (self.folder / "data" / "postmaster.pid").read_text().split()[0]
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8").split()
         for pid in (parent, *children):
             with suppress(ProcessLookupError):  # a child has ended meanwhile
                 os.kill(int(pid), number)
@@ -263,6 +263,7 @@ SQLITE_ONLY = {
     "test_store.py::test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it": "the disk is the server's",
     "test_store.py::test_a_database_that_is_opened_again_has_the_indexes_of_this_program": "at a new version alone",
     "test_store.py::test_a_database_that_is_opened_again_has_its_triggers_and_its_rows": "at a new version alone",
+    "test_locales.py::test_an_earlier_state_is_noticed_in_every_locale": "the database is a file",
     "test_metrics.py::test_gauges_tell_the_size_of_the_database_and_the_disk": "the size of a file",
     "test_database_ends.py::test_the_same_holds_for_a_single_row": "a statement of SQLite",
     "test_database_ends.py::test_a_refused_read_is_reported_without_the_driver_s_words": "statements of SQLite",

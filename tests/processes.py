@@ -166,7 +166,7 @@ def parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 class Worker(Forked):
@@ -377,7 +377,7 @@ async def _live(app: Any) -> None:
 
 def _enter(network: Path) -> None:
     """Move this process into a network namespace: ``os.setns`` is there from Python 3.12 on."""
-    with network.open() as namespace:
+    with network.open(encoding="utf-8") as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _NETWORK):
             raise OSError(ctypes.get_errno(), "setns", str(network))
 
@@ -389,7 +389,7 @@ def _become(request: dict[str, Any]) -> None:
         _enter(Path("/run/netns", name))
     if name := request["session"]:
         os.setsid()
-        Path("/proc/self/comm").write_text(name)
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     sys.path[0] = request["cwd"]

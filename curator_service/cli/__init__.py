@@ -12,11 +12,12 @@ import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
+from blindopt.formats.text_files import read_text_file
 from curator_service.cli import daily, links
 from curator_service.cli.program import PROGRAM, as_owner
 from curator_service.context import open_context
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import plain_errors, read_json
+from service_kit.cli.program import plain_errors, print_any_text, read_json
 from service_kit.cli.remote import TokenFile, Url
 
 app = build(PROGRAM)
@@ -184,7 +185,7 @@ def verify_report(
     with plain_errors():
         report = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
         verifier = Verifier.parse(key or report.log_key).follow(report.checkpoint)[1]
-        signed = json.loads(file.read_bytes())
+        signed = json.loads(read_text_file(file))
         signed_documents.verify(verifier, wire.REPORT_TITLE, signed["report"], signed["signature"])
         verifier.verify(report.checkpoint)
     about = ", ".join(study.id for study in report.studies) or report.dataset.id
@@ -232,4 +233,5 @@ finish(app, PROGRAM.service)
 
 
 def main() -> None:
+    print_any_text()
     app()

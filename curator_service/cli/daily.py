@@ -7,7 +7,7 @@ import typer
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.formats.secret_files import save_secret
+from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
 from curator_service.cli.program import PROGRAM, as_measurer, as_owner
 from service_kit.cli.program import plain_errors, read_json

@@ -124,7 +124,7 @@ def _sink(descriptor: int | None) -> BinaryIO:
 def _work(job: Job, array: Matrix | None, sender: runner.Sender[Reply]) -> Reply:
     if job.parquet:
         import_arrow()
-    (used,) = re.findall(r"VmData:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    (used,) = re.findall(r"VmData:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     limit = int(used) * 1_024 + MEMORY[job.parquet]
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     assert job.file is not None

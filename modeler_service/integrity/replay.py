@@ -19,6 +19,7 @@ from blindopt.client.downloads import pieces_of
 from blindopt.client.study_client import query_of
 from blindopt.errors import BlindoptError, LogBroken, NotFound, StateConflict
 from blindopt.formats import release_files
+from blindopt.formats.text_files import read_text_file
 from blindopt.optimizer.chooser import EndReason, Proposal, RowChooser
 from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
@@ -87,7 +88,7 @@ def read_stored(db: Connection, run_id: str) -> Recorded:
 def read_export(path: Path) -> Recorded:
     """Read the record of a run from its export in JSON. Raises StateConflict for any other file."""
     try:
-        export = wire.RunExport.model_validate_json(path.read_bytes())
+        export = wire.RunExport.model_validate_json(read_text_file(path))
         run = export.run
         spec = wire.RunSpec(**{name: getattr(run, name) for name in wire.RunSpec.model_fields if hasattr(run, name)})
         trials = [_row_of(run.id, trial) for trial in export.trials]

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from blindopt.addresses import is_http_address, is_localhost_name, is_loopback, is_web_address
 from blindopt.certificates import CertificateFiles
+from blindopt.formats.text_files import read_text_file
 from blindopt.wire import CuratorUrl, NoticeEvent
 
 PasswordCost = Literal["standard", "minimal"]
@@ -161,7 +162,7 @@ class ServiceSettings(BaseSettings):
 
     def _given_address(self) -> str | None:
         if self.database_url_file is not None:
-            return self.database_url_file.read_text().strip()
+            return read_text_file(self.database_url_file).strip()
         url = "" if self.database_url is None else self.database_url.get_secret_value()
         return url or None
 

@@ -19,7 +19,7 @@ def own(url, token, csv, *tls):
     while not token_file.exists():
         time.sleep(0.1)
     options = {"verify": tls[0], "client_cert": tuple(tls[1:])} if tls else {}
-    with Owner(url, token_file.read_text().strip(), **PATIENT, **options) as owner:
+    with Owner(url, token_file.read_text(encoding="utf-8").strip(), **PATIENT, **options) as owner:
         studies = owner.studies() or [_released(owner, csv)]
         grant = owner.grant(studies[0].id, wire.GrantCreate(name="acme"))
         while b'"trying"' in owner._send("GET", "/v1/links").body:
@@ -36,8 +36,8 @@ def _released(owner, csv):
 def vend(url, token, grant, *ca):
     """Run the optimization that a grant allows; print its state and the rows that it queried."""
     options = {"verify": ca[0]} if ca else {}
-    access = wire.GrantFile.model_validate_json(Path(grant).read_text()).access
-    with Vendor(url, Path(token).read_text().strip(), **PATIENT, **options) as vendor:
+    access = wire.GrantFile.model_validate_json(Path(grant).read_text(encoding="utf-8")).access
+    with Vendor(url, Path(token).read_text(encoding="utf-8").strip(), **PATIENT, **options) as vendor:
         spec = wire.RunCreate(**access.model_dump(), name="r", iterations=20, seed=3)
         run = vendor.wait(vendor.start(spec).id, timeout_s=240)
         rows = [trial.row for trial in vendor.export(run.id).trials]

@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,7 @@ class ExportFile:
         start = 0
         with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
-                self._take(text, number, start)
+                self._take(text.removeprefix(BOM_UTF8) if number == 1 else text, number, start)
                 start += len(text)
         if not self.service:
             raise LogBroken(f"{path} is empty")

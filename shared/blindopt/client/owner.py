@@ -12,7 +12,7 @@ from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.client.drafts import Columns, Outcome, Privacy, Tuning, columns_of, study_of, tuning_of, undecided
 from blindopt.display import facts, table
 from blindopt.errors import Invalid, Remote
-from blindopt.formats.secret_files import save_secret
+from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
 
 WAIT_S = 7 * 86_400.0

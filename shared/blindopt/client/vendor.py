@@ -10,6 +10,7 @@ from blindopt import display, faults, wire
 from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.errors import Invalid
+from blindopt.formats.text_files import read_text_file
 from blindopt.wire.base import parsed
 
 HELD_S = 20.0
@@ -24,7 +25,7 @@ def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
     if isinstance(grant, wire.GrantFile):
         return grant
     try:
-        file: wire.GrantFile = faults.parse(wire.GrantFile, Path(grant).read_bytes())
+        file: wire.GrantFile = faults.parse(wire.GrantFile, read_text_file(grant).encode())
     except OSError as error:
         raise Invalid(f"the grant file {grant} cannot be read: {str(error.strerror).lower()}") from None
     except Invalid as error:

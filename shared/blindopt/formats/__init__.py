@@ -1,1 +1,1 @@
-"""Files that people and programs exchange: npy matrices and CSV."""
+"""Files that people and programs exchange: npy matrices, CSV and other text."""

@@ -25,6 +25,7 @@ from typer.core import TyperCommand
 from blindopt.audit import reconciliation
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken, StateConflict
+from blindopt.formats.text_files import read_text_file
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
 from service_kit.cli import configuration, database, keys, log_format, tls, users
@@ -325,7 +326,7 @@ def _audit(program: Program[S]) -> typer.Typer:
         """
         words = ""
         with plain_errors():
-            note = None if since is None else since.read_bytes().decode(errors="replace")
+            note = None if since is None else read_text_file(since)
             if export is not None:
                 verification = Verification(reconciliation.ExportFile(export), key=key, since=note)
                 deque(verification.records(), maxlen=0)

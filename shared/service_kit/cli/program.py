@@ -1,9 +1,11 @@
 """A service as its command line sees it, and how its commands open its data and report errors."""
 
+import io
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from blindopt import faults
 from blindopt.errors import BlindoptError, Invalid, Remote, StateConflict, sentence
+from blindopt.formats.text_files import read_text_file
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
@@ -35,8 +38,16 @@ def private_file(path: Path) -> Iterator[Callable[[str], object]]:
     partial = path.with_suffix(".part")
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    yield partial.write_text
+    yield lambda text: partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+def print_any_text() -> None:
+    """Let this process print any text: to a file or a pipe in UTF-8, at a terminal with ? for what it does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError, ValueError):  # a stream that is closed, or is no file
+                stream.reconfigure(errors="replace", encoding=None if stream.isatty() else "utf-8")
 
 
 def one_thread_for_products() -> None:
@@ -74,7 +85,7 @@ def plain_errors() -> Iterator[None]:
 def read_json(path: Path, model: type[M], description: str) -> M:
     """Read a file of JSON as a wire model. Raises Invalid, in which the file's content is not quoted."""
     try:
-        content: M = faults.parse(model, path.read_bytes())
+        content: M = faults.parse(model, read_text_file(path).encode())
     except Invalid as error:
         raise Invalid(f"{path} is not {description}: {error}") from None
     return content

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from blindopt.addresses import is_plain_abroad
 from blindopt.errors import StateConflict
+from blindopt.formats.text_files import read_text_file
 from service_kit.cli.program import Program, S, plain_errors
 
 C = TypeVar("C")
@@ -68,7 +69,7 @@ def access_token(program: Program[S], file: Path | None, purpose: str, *, days: 
     """The token in a file; without one, a token of the service's data folder that is revoked in the end."""
     named = file or program.in_environment("token_file")
     if named is not None:
-        yield Path(named).read_text().strip()
+        yield read_text_file(named).strip()
         return
     try:
         program.existing()

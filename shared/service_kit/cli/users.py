@@ -9,6 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from blindopt.errors import Invalid, NotFound, StateConflict
+from blindopt.formats.text_files import read_text_file
 from service_kit.cli.program import Program, S, plain_errors, private_file
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role, new_id
@@ -90,7 +91,7 @@ def _hash_of(file: Path | None, cost: PasswordCost) -> str:
 
 def _password(file: Path | None) -> str:
     if file is not None:
-        lines = file.read_text().splitlines()
+        lines = read_text_file(file).splitlines()
         if not lines:
             raise Invalid(f"{file} is empty: its first line is the password")
         return lines[0]

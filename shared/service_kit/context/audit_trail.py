@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Exchange, Head, sha256
-from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged
+from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable
 from service_kit.background import Background
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
@@ -290,6 +290,8 @@ class AuditTrail:
         except (LogBroken, StoreFault) as error:
             self.notify_broken(str(error))
             raise
+        if self._saved.is_missing:  # the commit of the check has tried it again
+            raise StorageUnavailable("the checkpoint of the log cannot be saved: look at the disk of DATA_DIR")
 
     def notify_broken(self, fault: str) -> None:
         """Write a notice that the log does not verify, once a day for each fault."""
@@ -308,6 +310,8 @@ class SavedCheckpoint:
         self._file = file
         self._signer = signer
         self._saved_at = 0.0
+        self.is_missing = False
+        """Whether the last checkpoint that was due could not be saved."""
 
     def note(self) -> str | None:
         """The signed note, or None if there is none yet. Read it before the log, which may only be newer."""
@@ -332,15 +336,17 @@ class SavedCheckpoint:
         return time.monotonic() - self._saved_at >= _SAVED_EVERY_S
 
     def save(self, note: str) -> None:
-        """Replace the saved note. A failing disk is ignored: the next commit fails and reports it."""
+        """Replace the saved note. Where the disk fails it is missing, which /readyz reports until it is saved."""
         self._saved_at = time.monotonic()
         partial = self._file.with_suffix(".part")
+        self.is_missing = True
         with suppress(OSError):
-            with partial.open("w") as file:
-                file.write(note)
+            with partial.open("wb") as file:
+                file.write(note.encode())
                 file.flush()
                 os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
             partial.replace(self._file)
+            self.is_missing = False
 
 
 def read_note(file: Path) -> str | None:

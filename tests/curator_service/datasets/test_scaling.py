@@ -156,5 +156,5 @@ def test_a_secret_order_holds_little_of_a_mapped_file(tmp_path):
 
 
 def _file_kib() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))

@@ -59,7 +59,7 @@ def test_a_computation_while_the_library_is_loaded_has_the_same_result(when):
 def test_a_service_loads_it_without_being_asked(make_service, tmp_path_factory, until):
     """A new interpreter, for the tests' own forks have it from the start; its files are those that are mapped."""
     service = make_service("curator", tmp_path_factory.mktemp("loading"), fresh=True).start()
-    assert until(lambda: COMPILED in Path(f"/proc/{service.process.pid}/maps").read_text())
+    assert until(lambda: COMPILED in Path(f"/proc/{service.process.pid}/maps").read_text(encoding="utf-8"))
     assert service.stop() == 0
 
 

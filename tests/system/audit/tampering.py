@@ -68,7 +68,7 @@ class Party:
     def export(self, path: Path) -> Path:
         code, output = self.command("audit", "export")
         assert code == 0, output
-        path.write_text(output)
+        path.write_text(output, encoding="utf-8")
         return path
 
     def records(self, grant: str | None = None) -> list[Record]:
@@ -126,11 +126,11 @@ def receipts_under(party: Party, forger: Signer, grant: str) -> None:
 
 
 def lines(path: Path) -> list[Record]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_lines(path: Path, records: list[Record]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in records))
+    path.write_text("".join(json.dumps(line) + "\n" for line in records), encoding="utf-8")
     return path
 
 

@@ -11,7 +11,9 @@ import pytest
 
 import blindopt as bo
 from blindopt import wire
+from blindopt.audit import reconciliation
 from blindopt.client import StudyClient
+from blindopt.client.auditing import read_log
 from blindopt.errors import Declined, Invalid, LogBroken, ProtocolViolated, StateConflict, StillMeasured
 from tests.interventions import fail_at
 from tests.modeler_service.lying_curator import FakeCurator, receipt
@@ -134,6 +136,16 @@ def test_what_the_curator_refuses_is_not_queried_again(curator, owner, dataset, 
     with bo.Study.from_grant(grant_file(curator.url, budgeted), log=log) as study:
         assert [candidate for candidate, _ in study.history] == [0]
     assert reconciled(curator, log, tmp_path).agree
+
+
+def test_a_grant_and_an_export_that_windows_saved_with_a_mark_are_read(curator, noiseless, tmp_path):
+    grant = tmp_path / "grant.json"
+    grant.write_text(grant_file(curator.url, noiseless).model_dump_json(), encoding="utf-8-sig")
+    with bo.Study.from_grant(grant, log=tmp_path / "study.sqlite"):
+        pass
+    export = tmp_path / "modeler.jsonl"
+    export.write_text("".join(reconciliation.write(read_log(tmp_path / "study.sqlite"))), encoding="utf-8-sig")
+    assert bo.verify_log(export).records > 0
 
 
 def test_a_file_of_something_else_is_refused(curator, noiseless, noisy, tmp_path):

@@ -134,7 +134,7 @@ def test_a_damaged_header_is_refused_or_read_but_never_a_surprise(tmp_path):
 
 
 def resident_kib() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
 
 

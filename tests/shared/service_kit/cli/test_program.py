@@ -125,4 +125,5 @@ def test_a_token_has_a_name_of_one_line_as_a_user_has(run, name):
 def test_a_password_that_is_no_text_is_an_error_in_a_line(run, tmp_path):
     (tmp_path / "password").write_bytes(b"\xff" * 20)
     done = run("user", "add", "ann", "--password-file", tmp_path / "password")
-    assert (done.exit_code, done.stderr) == (1, "error: a file or a word of the command is not text in UTF-8\n")
+    what = "is not text in UTF-8: save it in that encoding"
+    assert (done.exit_code, done.stderr) == (1, f"error: {tmp_path / 'password'} {what}\n")

@@ -20,7 +20,14 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Countersignature, Receipt
 from blindopt.audit.reconciliation import verify_export
-from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
+from blindopt.errors import (
+    AuditUnavailable,
+    IdempotencyKeyReused,
+    NotFound,
+    StateConflict,
+    StorageUnavailable,
+    Unauthenticated,
+)
 from blindopt.wire import Health
 from curator_service import store as curator_store
 from curator_service.budget import table as ledger
@@ -30,6 +37,7 @@ from curator_service.queries import table as inbox
 from curator_service.store import advisories
 from curator_service.store import base as curator_base
 from curator_service.studies import table as messages
+from service_kit.context.audit_trail import SavedCheckpoint
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.request import Effect, RequestContext
@@ -411,6 +419,21 @@ def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
         export = context.audit_trail.export(db)
         assert verify_export(export).size == 1
         assert len(list(export.of_kind("checkpoint", None))) == 2
+
+
+def test_while_a_checkpoint_that_is_due_is_not_saved_the_service_is_not_ready(context, monkeypatch, tmp_path):
+    """Otherwise a database that is put back to an earlier state is not noticed. It is tried again."""
+    save_checkpoints_often(monkeypatch)
+    monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 0.0)
+    trail, folder = context.audit_trail, tmp_path / "gone"
+    monkeypatch.setattr(trail, "_saved", SavedCheckpoint(folder / "checkpoint", context.signer))
+    trail.begin()
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="the checkpoint of the log cannot be saved"):
+            trail.check_ready()
+    folder.mkdir()
+    trail.check_ready()
+    assert context.signer.verifier.verify((folder / "checkpoint").read_text(encoding="utf-8")).head == trail.head()
 
 
 def test_a_key_belongs_to_method_path_and_body(context, filled):
