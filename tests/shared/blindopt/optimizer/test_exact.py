@@ -17,7 +17,7 @@ GROUPS = study(
     mechanism="groups",
     status="sound",
     epsilon="0.5",
-    answers=LAPLACE.model_copy(update={"epsilon": "0.5"}),
+    answers=LAPLACE.model_copy(update={"epsilon": "0.5", "value_bound": 10.0}),
     budget=wire.Budget(epsilon_per_row="1"),
     kernel=KERNEL,
 )
