@@ -41,7 +41,7 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     context |= {**_own(study), "forecast": None}
     if study["state"] == "draft":
         with suppress(ApiProblem):  # such as of a release without noise
-            context["forecast"] = await page.api.post("/v1/studies:forecast", study["spec"])
+            context["forecast"] = await page.api.ask("/v1/studies:forecast", wire.PublicForecast, study["spec"])
     context["samples"] = [d for d in listed if d.public and d.id != study["spec"]["dataset_id"]]
     context["is_public"] = any(d.public and d.id == study["spec"]["dataset_id"] for d in listed)
     return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **context)
@@ -75,19 +75,21 @@ async def forecast(page: Page) -> Response:
     view = await page.api.get(_path(page))
     if page.query.get("as") == "json":
         return page.stream(_path(page))
-    chart = figures.regret(view) if view["points"] else None
     trail = [*_trail(page, study["spec"]["name"]), ("Forecasts", f"/studies/{study['id']}/forecasts")]
-    shown = {"forecast": view, "chart": chart, **_own(study)}
-    return page.show("forecast.html", title="Forecast", trail=trail, study=study, **shown)
+    return page.show("forecast.html", title="Forecast", trail=trail, study=study, **_shown(view, study))
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/part", roles=("owner",))
 async def part(page: Page) -> Response:
     """The same, as a part of the page."""
     view = await page.api.get(_path(page))
-    chart = figures.regret(view) if view["points"] else None
     study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    return page.fragment("forecast_part.html", forecast=view, chart=chart, **_own(study))
+    return page.fragment("forecast_part.html", **_shown(view, study))
+
+
+def _shown(view: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
+    points = [wire.ForecastPoint.model_validate(point) for point in view["points"]]
+    return {"forecast": view, "points": points, "chart": figures.regret(view) if points else None, **_own(study)}
 
 
 def _own(study: dict[str, Any]) -> dict[str, Any]:

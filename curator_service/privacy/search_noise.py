@@ -56,20 +56,19 @@ def of_forecast(points: Sequence[ForecastPoint], epsilon: Decimal) -> str | None
         min((e for e in levels if e >= epsilon), default=None),
     }
     near_points = [levels[e] for e in sorted(e for e in near if e is not None)]
-    chance = next((point.regret for point in points if point.mechanism == "random_rows"), None)
+    chance = next((point for point in points if point.mechanism == "random_rows"), None)
     if not near_points or chance is None:
         return None
-    gaps = ", ".join(f"{_gap(point.regret)} at epsilon {point.epsilon}" for point in near_points)
-    text = (
-        f"Forecast: a search ends {gaps} standard deviations short of the best record, random records {_gap(chance)}."
-    )
-    if all(point.better_than_chance is False for point in near_points):
-        return f"{text} That is no better than chance, as far as the forecast can tell."
-    return text
+    outcomes = " if outcomes are rough, middling and smooth" if len(chance.gaps) == 3 else ""
+    about = f"Forecast of how many standard deviations a search ends short of the best record{outcomes}"
+    better = "better than random records"
+    ends = [f"{_gaps(p)} at epsilon {p.epsilon} ({better}: {p.better or 'unknown'})" for p in near_points]
+    return f"{about}: {', '.join(ends)}. Random records: {_gaps(chance)}."
 
 
-def _gap(regret: float) -> str:
-    return f"{regret:.2g}" if regret >= 0.01 else "less than 0.01"
+def _gaps(point: ForecastPoint) -> str:
+    *gaps, last = [f"{gap:.2g}" if gap >= 0.01 else "less than 0.01" for gap in point.gaps]
+    return f"{', '.join(gaps)} and {last}" if gaps else last
 
 
 def _of_ratio(ratio: float) -> str:

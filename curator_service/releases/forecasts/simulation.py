@@ -132,8 +132,11 @@ class _Simulation:
             mean_regret(of_world / np.sqrt(world.kernel.variance))
             for world, of_world in zip(self._worlds, regrets, strict=True)
         ]
+        better: list[bool | None] = [None] * len(means)
+        if regrets is not self._chance:
+            better = [mean_regret(r - chance).high < 0 for r, chance in zip(regrets, self._chance, strict=True)]
         half = len(means) // 2
-        middle, is_better = means[half], mean_regret(regrets[half] - self._chance[half]).high < 0
+        middle = means[half]
         return ForecastPoint(
             mechanism=name,
             runs_as=runs_as,
@@ -143,10 +146,16 @@ class _Simulation:
             regret=middle.value,
             low=middle.low,
             high=middle.high,
-            better_than_chance=None if regrets is self._chance else is_better,
+            better_than_chance=better[half],
             by_lengthscale=[
-                LengthscaleRegret(lengthscale=world.lengthscale, regret=mean.value, low=mean.low, high=mean.high)
-                for world, mean in zip(self._worlds, means, strict=True)
+                LengthscaleRegret(
+                    lengthscale=world.lengthscale,
+                    regret=mean.value,
+                    low=mean.low,
+                    high=mean.high,
+                    better_than_chance=is_better,
+                )
+                for world, mean, is_better in zip(self._worlds, means, better, strict=True)
             ],
         )
 

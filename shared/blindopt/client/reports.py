@@ -47,6 +47,7 @@ class Forecast(wire.ForecastView):
     """
 
     _HEAD = ("mechanism", "epsilon", "regret", "low", "high", "better_than_chance")
+    _SCALES = ("Rough", "Middle", "Smooth")
 
     @property
     def frame(self) -> Any:
@@ -54,11 +55,19 @@ class Forecast(wire.ForecastView):
         return frame([point.model_dump() for point in self.points], self._HEAD)
 
     def _repr_html_(self) -> str:
-        rows = [[getattr(point, name) for name in self._HEAD] for point in self.points]
-        return table(["Mechanism", "epsilon", "Regret", "Low", "High", "Better than chance"], rows)
+        banded = all(len(point.gaps) == len(self._SCALES) for point in self.points)
+        head = self._SCALES if banded else ("Regret",)
+        rows = [
+            [point.mechanism, point.epsilon, *(point.gaps if banded else [point.regret]), point.better]
+            for point in self.points
+        ]
+        return table(["Mechanism", "epsilon", *head, "Better than random records"], rows)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot regret by epsilon with 95 % intervals, and baselines as lines, on ``axes``. Raises ExtraMissing."""
+        """Plot regret by epsilon on ``axes``, and baselines as lines. Raises ExtraMissing.
+
+        The bar of a point reaches over its length-scales. With a single one it is the 95 % interval.
+        """
         axes = new_axes(axes)
         for index, name in enumerate(dict.fromkeys(point.mechanism for point in self.points)):
             points = [point for point in self.points if point.mechanism == name]
@@ -66,7 +75,11 @@ class Forecast(wire.ForecastView):
             if points[0].epsilon is None:
                 axes.axhline(regret[0], color=COLOURS[index], linestyle="--", label=name.replace("_", " "))
                 continue
-            reach = [[point.regret - point.low for point in points], [point.high - point.regret for point in points]]
+            ends = [(min(p.gaps), max(p.gaps)) if len(p.gaps) > 1 else (p.low, p.high) for p in points]
+            reach = [
+                [max(r - low, 0.0) for r, (low, _) in zip(regret, ends, strict=True)],
+                [max(high - r, 0.0) for r, (_, high) in zip(regret, ends, strict=True)],
+            ]
             epsilons = [float(point.epsilon or 0) for point in points]
             axes.errorbar(epsilons, regret, yerr=reach, fmt="o-", capsize=3, color=COLOURS[index], label=name)
         axes.set_xscale("log")

@@ -412,6 +412,9 @@ class LengthscaleRegret(Reply):
     regret: float = Field(description="Mean simple regret after the last query, in standard deviations of f.")
     low: float = Field(description="Lower end of the mean's 95 % interval.")
     high: float = Field(description="Upper end of the mean's 95 % interval.")
+    better_than_chance: bool | None = Field(
+        None, description="Whether it is better than random records on the same functions; null as in the point."
+    )
 
 
 class ForecastPoint(Reply):
@@ -445,6 +448,21 @@ class ForecastPoint(Reply):
         description="The same for each length-scale, by increasing length-scale: three on public rows, which span a "
         "band, and the study's own on the records.",
     )
+
+    @property
+    def gaps(self) -> list[float]:
+        """The regret at each length-scale: rough, middle and smooth on public rows."""
+        return [part.regret for part in self.by_lengthscale] or [self.regret]
+
+    @property
+    def better(self) -> str | None:
+        """In words, for which of the length-scales it is better than random records; None for random records."""
+        if self.better_than_chance is None:
+            return None
+        at = [part.better_than_chance for part in self.by_lengthscale]
+        if None in at or len(set(at)) < 2:
+            return "yes" if self.better_than_chance else "no"
+        return f"only if outcomes are {'smooth' if at[-1] else 'rough' if at[0] else 'neither rough nor smooth'}"
 
 
 class ForecastView(Reply):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from blindopt.client.reports import Forecast
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import search_noise
 from curator_service.privacy.search_noise import CHANCE, CHANCE_OF_RECORDS, CLEAR
@@ -121,27 +122,63 @@ def points_of(*levels):
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "gaps", "chance"),
+    ("epsilon", "levels"),
     [
-        ("2", "0.3 at epsilon 2", True),
-        ("1.5", "0.39 at epsilon 1, 0.3 at epsilon 2", True),
-        ("9", "less than 0.01 at epsilon 8", False),
-        ("0.1", "0.39 at epsilon 1", True),
-        ("3", "0.3 at epsilon 2, less than 0.01 at epsilon 8", False),
+        ("2", "0.3 at epsilon 2 (no)"),
+        ("1.5", "0.39 at epsilon 1 (no), 0.3 at epsilon 2 (no)"),
+        ("9", "less than 0.01 at epsilon 8 (yes)"),
+        ("0.1", "0.39 at epsilon 1 (no)"),
+        ("3", "0.3 at epsilon 2 (no), less than 0.01 at epsilon 8 (yes)"),
     ],
 )
-def test_a_forecast_is_read_at_the_levels_beside_epsilon(epsilon, gaps, chance):
+def test_a_forecast_is_read_at_the_levels_beside_epsilon(epsilon, levels):
     points = points_of(("1", 0.39, False), ("2", 0.3, False), ("8", 0.001, True))
     said = search_noise.of_forecast(points, Decimal(epsilon))
-    assert said.startswith(f"Forecast: a search ends {gaps} standard deviations short of the best record")
-    assert " short of the best record, random records 0.4." in said
-    assert ("no better than chance" in said) == chance
+    levels = levels.replace("(", "(better than random records: ")
+    about = "Forecast of how many standard deviations a search ends short of the best record"
+    assert said == f"{about}: {levels}. Random records: 0.4."
     assert search_noise.of_forecast([], Decimal(epsilon)) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ((True, True, True), "yes"),
+        ((False, True, True), "only if outcomes are smooth"),
+        ((False, False, True), "only if outcomes are smooth"),
+        ((True, False, False), "only if outcomes are rough"),
+        ((False, True, False), "only if outcomes are neither rough nor smooth"),
+        ((False, False, False), "no"),
+    ],
+)
+def test_rough_middle_and_smooth_stand_together(flags, word):
+    """Control: the middle one alone is not told from all three."""
+
+    def point(**more):
+        about = {"runs_as": "auto", "noise_sd": None, "distance_error": None, "low": 0, "high": 1, "regret": 0.3}
+        at = {"lengthscale": 1.0, "low": 0, "high": 1}
+        ends = zip((0.5, 0.3, 0.1), more.pop("flags"), strict=True)
+        parts = [wire.LengthscaleRegret(**at, regret=gap, better_than_chance=flag) for gap, flag in ends]
+        return wire.ForecastPoint(**about, **more, by_lengthscale=parts)
+
+    points = [
+        point(mechanism="random_rows", epsilon=None, flags=(None,) * 3),
+        point(mechanism="auto", epsilon="1", flags=flags, better_than_chance=flags[1]),
+    ]
+    assert search_noise.of_forecast(points, Decimal(1)) == (
+        "Forecast of how many standard deviations a search ends short of the best record if outcomes are rough, "
+        f"middling and smooth: 0.5, 0.3 and 0.1 at epsilon 1 (better than random records: {word}). "
+        "Random records: 0.5, 0.3 and 0.1."
+    )
+    shown = Forecast.model_construct(points=points)._repr_html_()
+    for part in ("Rough", "Smooth", "0.5", "0.1", word):
+        assert part in shown
+    assert points[0].better is None
 
 
 def test_without_random_records_or_without_a_level_nothing_is_said_of_a_forecast():
     points = points_of(("1", 0.01, True))
-    assert "a search ends 0.01 at epsilon 1 standard deviations" in search_noise.of_forecast(points, Decimal(1))
+    assert ": 0.01 at epsilon 1 (" in search_noise.of_forecast(points, Decimal(1))
     assert search_noise.of_forecast(points[1:], Decimal(1)) is None
     assert search_noise.of_forecast(points[:1], Decimal(1)) is None
 
@@ -151,6 +188,6 @@ def test_a_forecast_follows_the_sentence_of_a_draft_at_its_own_epsilon():
     spec = study(BOX, epsilon="2")
     said = search_noise.in_words(0.7, spec, points)
     assert said == f"{ratio} {search_noise.of_forecast(points, Decimal(2))}"
-    assert "0.3 at epsilon 2 standard" in said
+    assert ": 0.3 at epsilon 2 (" in said
     identity = spec.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
     assert search_noise.in_words(0.7, spec) == search_noise.in_words(0.7, identity, points) == ratio

@@ -169,7 +169,7 @@ def test_check_reads_it_in_its_line_on_the_search(made, monkeypatch):
     assert curator.call("owner", "POST", "/v1/studies:forecast", json=body)["state"] == "running"
     _ended()
     said = curator.call("owner", "POST", "/v1/studies:check", json=body)["search"]
-    assert "a search ends 0.1 at epsilon 2 standard deviations short of the best record, random records 0.5" in said
+    assert "short of the best record: 0.1 at epsilon 2 (better than random records: " in said
 
 
 def test_of_an_archived_dataset_there_are_none_to_read(made):

@@ -76,6 +76,7 @@ def test_almost_all_noise_is_as_bad_as_chance_and_almost_none_as_good_as_the_row
     assert useless.noise_sd > between.noise_sd > free.noise_sd
     verdicts = [point.better_than_chance for point in (identity, chance, useless, free)]
     assert verdicts == [True, None, False, True]
+    assert [[part.better_than_chance for part in p.by_lengthscale] for p in (chance, free)] == [[None], [True]]
     assert useless.distance_error > between.distance_error > free.distance_error > identity.distance_error == 0
 
 

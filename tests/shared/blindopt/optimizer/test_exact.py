@@ -10,7 +10,7 @@ from blindopt.optimizer.chooser import RowChooser, recommendation_of
 from blindopt.optimizer.defaults import PublicCandidates, exact_answers, own_residual
 from tests.shared.blindopt.optimizer.small_runs import candidates, outcome_of, played, spec, study
 
-LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=9.0)
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=0.3, mean=0.5)
 WITHOUT_A_STUDY = PublicCandidates(n=8, r=1, direction="maximize", kernel=None, noise=wire.NoiseLaw(family="none"))
 GROUPS = study(
