@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, select, true
 
-from blindopt.wire import TuningReport
+from blindopt.wire import TuningCreate, TuningReport
 from blindopt.wire.base import GuaranteeKind
 from curator_service.budget.ledger import NO_CHARGES, Account, Balance, Cost, RowBalance
 from curator_service.budget.table import LAST, LAST_OF_ROW, LINES_OF_ACCOUNT, account_lines, ledger
@@ -257,6 +257,12 @@ def guarantee_kind(db: Connection, line: Any) -> GuaranteeKind | None:
         return "worst_case"
     report = db.execute(select(tunings.c.report).where(tunings.c.id == line.subject)).scalar()
     return "none" if report is None else TuningReport.model_validate_json(report).guarantee_kind
+
+
+def scored_by_program(db: Connection, tuning_ids: Iterable[str]) -> int:
+    """How many of these tunings got their scores from the owner's program."""
+    specs = db.execute(select(tunings.c.spec).where(tunings.c.id.in_(list(tuning_ids)))).scalars()
+    return sum(TuningCreate.model_validate_json(spec).score.kind == "http" for spec in specs)
 
 
 def studies_of(db: Connection, sha256: str) -> list[Any]:

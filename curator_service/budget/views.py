@@ -14,14 +14,15 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted, StateConflict
 from blindopt.wire.base import GuaranteeKind
 from curator_service import store
-from curator_service.budget import ledger_lines
+from curator_service.budget import ledger_lines, statements
 from curator_service.budget.budgets import Budgets, allow_release, release_cost
 from curator_service.budget.file_use import FileUse, FileUses, StudyUse
 from curator_service.budget.ledger import Cost
+from curator_service.budget.statements import amount_in_words, averages_in_words, person_in_words, uses_in_words
 from curator_service.datasets.records import file_numbers
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
-from curator_service.privacy.prices import Prices, exact, is_groups, text, units
+from curator_service.privacy.prices import Prices, exact, text, units
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -82,6 +83,7 @@ class DatasetAccounts:
         epsilon_text = None if unbounded else epsilon
         cap_epsilon, cap_delta = file.account.cap_texts
         person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
+        stated = statements.statements_of(db, file, unit, epsilon_text, delta, uses)
         return wire.DatasetAccount(
             account=name,
             registrations=[
@@ -110,7 +112,8 @@ class DatasetAccounts:
             tunings=others["tuning"],
             unbounded=unbounded,
             uses=uses[after : after + limit],
-            sentence=_in_words(file, unit, epsilon_text, _counted(file, others), person),
+            statements=stated,
+            sentence=statements.in_words(stated, uses, person),
             next_page_token=None,
         )
 
@@ -119,51 +122,12 @@ def _unit(dataset: Any) -> Any:
     return "record" if dataset.person_column is None else "person"
 
 
-def _in_words(file: FileUse, unit: str, epsilon: str | None, uses: str, person: wire.DeclaredPerson | None) -> str:
-    used = f"has used at most epsilon {epsilon}" if epsilon is not None else "has no bound on its epsilon"
-    delta = "" if file.used.delta == 0 or epsilon is None else f" with delta {exact(file.used.delta)}"
-    mixed = (
-        ""
-        if len(file.units) <= 1
-        else (" Some registrations of the file count persons and others records. This adds the largest amount of each.")
-    )
-    return (
-        f"Each {unit} of this file {used}{delta}, over {uses}.{averages_in_words(of_averages(file))}"
-        f"{person_in_words(person)}{mixed}"
-        f"{_of_small_changes(file)} The account is of this file. If another file has the same {unit}s, add its account."
-    )
-
-
-def _of_small_changes(file: FileUse) -> str:
-    """That the epsilon of releases of records is for hidden changes alone; nothing without such a release.
-
-    Groups, tunings, bounds and answers count for any change, so a sum with a release holds for hidden changes.
-    """
-    if not any(study.balance.release and not is_groups(study.spec) for study in file.studies):
-        return ""
-    return (
-        " The epsilon of a release of records is for changes of features up to the hidden change of its study. Larger "
-        "changes are protected less."
-    )
-
-
 def of_averages(file: FileUse) -> wire.OnAverage | None:
     """What tunings of a file promise on average alone; None without one."""
     if not (tunings := file.account.averages):
         return None
     epsilon, delta = file.account.on_average.texts
     return wire.OnAverage(epsilon=epsilon, delta=delta, tunings=tunings)
-
-
-def averages_in_words(on_average: wire.OnAverage | None) -> str:
-    """What an amount before this sentence does not count; nothing if it counts every tuning."""
-    if on_average is None:
-        return ""
-    amounts = f"({on_average.epsilon}, {on_average.delta})"
-    which, prior = f"{on_average.tunings} tunings, which together promise", "their priors"
-    if on_average.tunings == 1:
-        which, prior = "1 tuning, which promises", "its prior"
-    return f" Not in this figure: {which} {amounts} on average over {prior}, and nothing in the worst case."
 
 
 def _counted(file: FileUse, others: Mapping[Any, int]) -> str:
@@ -277,8 +241,8 @@ def outlook(
         cap_delta=cap_delta,
         problem=problem,
         person=person,
-        sentence=f"A record of this dataset has used {_amount(shown[0], used_delta)} over "
-        f"{_counted(before, others)}; with this one {_amount(shown[1], then_delta)}"
+        sentence=f"A record of this dataset has used {amount_in_words(shown[0], used_delta)} over "
+        f"{_counted(before, others)}; with this one {amount_in_words(shown[1], then_delta)}"
         f"{_answers_in_words(spec, shown[1])}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
         + "".join([_limits(before, problem), *(f" {each.sentence}" for each in overlaps_of(dataset))]),
     )
@@ -294,35 +258,6 @@ def of_declared_person(use: FileUse, k: int, more: Cost = Cost(), *, bounded: bo
     delta = prices.group_delta(Decimal(text(more.epsilon)), more.delta, k)
     epsilon_text, delta_text = (used + Cost(k * more.epsilon, delta)).texts
     return wire.DeclaredPerson(rows=k, epsilon=epsilon_text, delta=delta_text)
-
-
-def person_in_words(person: wire.DeclaredPerson | None) -> str:
-    """What a person with several records has used, for the end of a sentence about one record."""
-    if person is None:
-        return ""
-    used = _amount(person.epsilon, person.delta or "0")
-    return f" These amounts are per record: for a person with {person.rows} records, as declared, {used}."
-
-
-def _amount(epsilon: str | None, delta: str) -> str:
-    if epsilon is None:
-        return "more than any finite epsilon"
-    return f"epsilon {epsilon}" if delta == "0" else f"epsilon {epsilon} (delta {delta})"
-
-
-def uses_in_words(studies: int, others: Mapping[Any, int]) -> str:
-    """The number of uses. ``others``: how many tunings and private bounds there are, by kind.
-
-    >>> uses_in_words(1, {}), uses_in_words(2, {"tuning": 1}), uses_in_words(0, {"bounds": 1})
-    ('1 study', '2 studies and 1 tuning', '1 request for private bounds')
-    """
-    counted = [
-        (studies, "study", "studies"),
-        (others.get("tuning", 0), "tuning", "tunings"),
-        (others.get("bounds", 0), "request for private bounds", "requests for private bounds"),
-    ]
-    said = [f"{count} {noun if count == 1 else plural}" for count, noun, plural in counted if count]
-    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said or ["0 studies"])
 
 
 def _answers_in_words(spec: wire.StudyCreate, then: str | None) -> str:

@@ -6,7 +6,8 @@ from blindopt import wire
 from blindopt.audit import signed_documents
 from blindopt.errors import Busy
 from curator_service import store
-from curator_service.budget.views import DatasetAccounts, averages_in_words
+from curator_service.budget.statements import in_short
+from curator_service.budget.views import DatasetAccounts
 from curator_service.datasets.datasets import reading_of
 from curator_service.datasets.records import withheld_records
 from curator_service.privacy import accounting, cautions
@@ -147,15 +148,11 @@ def _verdict(report: wire.PrivacyReport, studies: list[wire.ReportedStudy]) -> s
     if report.subject == "study":
         return studies[0].verdict
     account = report.account
-    charges = [use for use in account.uses if use.kind in ("study", "tuning", "bounds")]
-    uses = len(charges)
-    if not uses:
-        return "Not used: nothing of this dataset was released."
-    if account.epsilon is None:
+    first = account.statements[0]
+    if first.epsilon is None:
+        uses = len(first.uses) + len(first.not_counted)
         return f"Not bounded: epsilon does not bound {len(account.unbounded)} of {uses} uses of this dataset."
-    counted = sum(use.guarantee_kind == "worst_case" for use in charges)
-    bounded = f"Bounded: each {account.unit} has used at most epsilon {account.epsilon}, over {counted} uses."
-    return bounded + averages_in_words(account.on_average)
+    return in_short(account.statements)
 
 
 def _of_study(

@@ -237,6 +237,21 @@ class LossShare(Reply):
     units: int = Field(ge=1, description="How many.")
 
 
+class AccountStatement(Reply):
+    """What the account of a file states of the record or person that has used most. Sentences are printed from it."""
+
+    unit: Literal["record", "person"] = Field(description="Of whom it holds: each record, or each person.")
+    relation: str = Field(description="Which two files it compares, in words.")
+    guarantee_kind: GuaranteeKind = Field(
+        description="worst_case: for any two such files; prior_average: on average over priors; none: for nothing."
+    )
+    epsilon: str | None = Field(description="Its epsilon; null: no finite bound.")
+    delta: str | None = Field(description="Its delta; null as epsilon is.")
+    uses: list[int] = Field(description="The uses in it, by seq.")
+    not_counted: list[int] = Field(description="The uses that are not in it, by seq.")
+    rests_on: list[str] = Field(description="What it rests on, in words: hidden changes, a scorer, other files.")
+
+
 class OnAverage(Reply):
     """What tunings promise on average over their priors, and never in the worst case."""
 
@@ -284,4 +299,7 @@ class DatasetAccount(Page):
     tunings: int = Field(description="How many tunings were charged.")
     unbounded: list[DatasetUse] = Field(description="Uses without a finite bound.")
     uses: list[DatasetUse] = Field(description="Every use, in the order of time.")
+    statements: list[AccountStatement] = Field(
+        [], description="What it states: first all that can be added, then what holds on average alone."
+    )
     sentence: str = Field(description="The account in words.")

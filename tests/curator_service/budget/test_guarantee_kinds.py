@@ -3,7 +3,7 @@
 import pytest
 
 from blindopt import wire
-from curator_service.budget import table
+from curator_service.budget import statements, table
 from curator_service.budget.ledger import Account
 from service_kit.store import audit_log
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
@@ -164,3 +164,35 @@ def test_the_control_a_kind_that_is_always_worst_case_certifies_what_is_not_prom
     assert _tune(file, "estimated").status_code == 202
     assert "at most epsilon 2 with delta 0.02" in file.account().sentence
     assert file.caps("10", 0.5).status_code == 200
+
+
+def test_the_account_is_printed_from_its_statements(file):
+    """Every use is counted in one statement and named in the other, and what it rests on is in the sentence."""
+    study = file.study()
+    file.ask(study, 0)
+    assert _tune(file, "ordinary").is_success
+    bounds = {"columns": [{"column": "a", "outer": [0.0, 8.0]}], "quantiles": [0.25, 0.75], "epsilon": "2"}
+    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:bounds", json=bounds)
+    account, kinds = file.account(), ("worst_case", "prior_average")
+    worst, average = account.statements
+    by_kind = {kind: [use.seq for use in account.uses if use.guarantee_kind == kind] for kind in kinds}
+    assert (worst.unit, worst.guarantee_kind, worst.epsilon, worst.delta) == ("record", "worst_case", "3.5", "0")
+    assert (average.guarantee_kind, average.epsilon, average.delta) == ("prior_average", "2", "0.02")
+    assert (worst.uses, worst.not_counted) == (by_kind["worst_case"], by_kind["prior_average"])
+    assert (average.uses, average.not_counted) == (worst.not_counted, worst.uses)
+    assert "moved by at most the hidden change of each study" in worst.relation
+    assert any("the owner's program, which promises" in words for words in worst.rests_on)
+    said = "Each record of this file has used at most epsilon 3.5, over 1 study and 1 request for private bounds."
+    assert account.sentence.startswith(f"{said} Not in this figure: 1 tuning, which promises (2, 0.02) on average")
+    assert account.sentence.endswith(" ".join(worst.rests_on))
+    other = worst.model_copy(update={"epsilon": "9", "uses": worst.uses[:1], "rests_on": ["Control."]})
+    printed = statements.in_words([other, average], account.uses, None)  # the control: all is from the statements
+    assert printed.startswith("Each record of this file has used at most epsilon 9, over 1 study.")
+    assert printed.endswith("in the worst case. Control.")
+    assert statements.in_short([other, average]).startswith("Bounded: each record has used at most epsilon 9, over 1")
+
+
+def test_a_statement_over_a_use_without_a_guarantee_bounds_nothing(file):
+    assert _tune(file, "estimated").is_success
+    (only,) = file.account().statements
+    assert (only.guarantee_kind, only.epsilon, only.delta) == ("none", None, None)
