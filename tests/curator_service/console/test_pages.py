@@ -342,6 +342,7 @@ WITHOUT_INPUT = {
     "release.sensitivity": "follows from what nobody can tell; an input where a stored study states it",
     "features.*.scale": "an input where a stored study states it",
     "release.cells.epsilon": "a share of the release's",
+    "release_of": "the button of a released study sets it",
 }
 
 

@@ -290,6 +290,9 @@ def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_a
     owner.submit(f"/studies/{second.id}:release", sure="yes")
     assert "the study is open" in owner.shown
     assert api.study(second.id).view.release_sha256 == first.release_sha256
+    answers, caps = {"epsilon": "0.1", "value_bound": 3.0}, {"epsilon_per_row": "12"}
+    third = api.study(second.id).another("third", outcome="y", answers=answers, budget=caps).release()  # from Python
+    assert (third.view.spec.release_of, third.view.release_sha256) == (first.id, first.release_sha256)
     assert api.account(dataset.id).epsilon == "11"
 
 
