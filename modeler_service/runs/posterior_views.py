@@ -90,9 +90,9 @@ class PosteriorViews:
         record = self._record(run_id, lambda run: run.begun.n)
         with self._alone():
             chooser = self._state(run_id, record, record.begun.n)
-            mean, variance = learner_of(chooser).moments(np.arange(record.begun.n))
+            mean, sd = learner_of(chooser).moments(np.arange(record.begun.n))
             best = chooser.best("asked")
-            gains = None if best is None else improvements(mean, variance, chooser.sign * best.mean)
+            gains = None if best is None else improvements(mean, sd, chooser.sign * best.mean)
             order = mean if by == "mean" or gains is None else gains
             rows = np.argsort(-order, kind="stable")[:count]
             points = points_of(chooser, rows)
@@ -221,9 +221,8 @@ def work_of(run: Outline, rows: int) -> float:
             return 3 * t**3 + rows * t * t
 
 
-def improvements(mean: Vector, variance: Vector, best: float) -> Vector:
+def improvements(mean: Vector, sd: Vector, best: float) -> Vector:
     """Expected improvement on ``best`` of each row, in the direction of maximization; 0 where nothing is uncertain."""
-    sd = np.sqrt(variance)
     certain = sd <= 0
     spread = np.where(certain, 1.0, sd)
     improvement: Vector = spread * np.exp(log_improvement((mean - best) / spread))

@@ -15,6 +15,7 @@ _BLOCK_NUMBERS = 1 << 15  # numbers that are read together
 _PRODUCT_MAX = 1e3  # squared norm up to which |a|^2 + |b|^2 - 2 a.b keeps 12 digits of what an exponent needs
 _RANK_TOL = 1e-10  # squared singular values below this share of the largest may be zero
 _FLAT_TOL = 1e-12  # a column may be dropped if no entry is above this share of the largest
+_CONSTANT = 1e-12  # share of its largest size below which the standard deviation of a column is rounding
 _SAMPLE = 1 << 10  # rows that show, nearly always, that all columns are spanned
 
 
@@ -40,10 +41,13 @@ class Scaling:
     """By which coordinates are multiplied before they are centred."""
 
     @classmethod
-    def of(cls, candidates: Matrix, kernel: Kernel, span: Span, scales: Vector | None = None) -> "Scaling":
-        """The one of ``candidates`` (n, r) with this ``span``, whose coordinates are multiplied by ``scales`` (r,)."""
-        if scales is not None and span[1] is not None:  # what is spanned is no longer orthonormal
-            return cls(span_of(candidates * scales), 1.0 / kernel.lengthscale, scales)
+    def of(cls, candidates: Matrix, kernel: Kernel, span: Span | None, scales: Vector | None = None) -> "Scaling":
+        """The one of ``candidates`` (n, r) whose coordinates are multiplied by ``scales`` (r,).
+
+        ``span`` is that of the candidates before; None: columns are of different sizes, which would hide it.
+        """
+        if span is None or (scales is not None and span.basis is not None):  # what is spanned is not orthonormal
+            return cls(span_of(candidates, scales), 1.0 / kernel.lengthscale, scales)
         return cls(span, (1.0 if scales is None else scales) / kernel.lengthscale)
 
     @property
@@ -136,25 +140,25 @@ def _dual(extended: Matrix) -> Matrix:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def span_of(candidates: Matrix) -> Span:
-    """The span of candidates (n, r), whose basis spans what they span after centring.
+def span_of(candidates: Matrix, scales: Vector | None = None) -> Span:
+    """The span of candidates (n, r), whose basis spans what they span after centring, in columns times ``scales`` (r,).
 
     It is None if they span all r columns, or if overflow hides whether they do. Raises NumericalFailure if a number is
     not finite.
     """
     n, r = candidates.shape
-    sample = np.asarray(candidates[:: max(1, n // _SAMPLE)])
+    sample = _scaled(np.asarray(candidates[:: max(1, n // _SAMPLE)]), scales)
     centre = sample.mean(axis=0)
-    spread = sum(float(((block - centre) ** 2).sum()) for block in _blocks(candidates))
+    spread = sum(float(((block - centre) ** 2).sum()) for block in _blocks(candidates, scales))
     if not np.isfinite(spread):
-        if not all(np.isfinite(block).all() for block in _blocks(candidates)):
+        if not all(np.isfinite(block).all() for block in _blocks(candidates, scales)):
             raise NumericalFailure("the candidates hold a number that is not finite")
-        return Span(np.array(candidates[0]), None)
+        return Span(np.array(_scaled(candidates[0], scales)), None)
     # Other rows only add to what a sample spans, and all eigenvalues together are at most the sum of the norms.
     if float(np.linalg.eigvalsh((sample - centre).T @ (sample - centre))[0]) > _RANK_TOL * spread:
         return Span(centre, None)
     total, gram = np.zeros(r), np.zeros((r, r))
-    for block in _blocks(candidates):
+    for block in _blocks(candidates, scales):
         shifted = block - centre
         total += np.ones(len(shifted)) @ shifted
         gram += shifted.T @ shifted
@@ -165,11 +169,38 @@ def span_of(candidates: Matrix) -> Span:
     if not doubtful.any():
         return Span(centre, None)
     extent = np.zeros(r)
-    for block in _blocks(candidates):
+    for block in _blocks(candidates, scales):
         np.maximum(extent, np.abs((block - centre) @ vectors).max(axis=0), out=extent)
     return Span(centre, vectors[:, ~(doubtful & (extent <= _FLAT_TOL * extent.max()))])
 
 
-def _blocks(candidates: Matrix) -> Iterator[Matrix]:
+def column_scales(candidates: Matrix) -> Vector:
+    """What each column (r,) is multiplied by to have a standard deviation of 1; 0 where it is constant.
+
+    A column is constant if its standard deviation is below 1e-12 of its largest size, by which it is divided first.
+    Raises NumericalFailure if a number is not finite.
+    """
+    n, r = candidates.shape
+    largest, mean, squares = np.zeros(r), np.zeros(r), np.zeros(r)
+    for block in _blocks(candidates):
+        np.maximum(largest, np.abs(block).max(axis=0), out=largest)
+    if not np.isfinite(largest).all():
+        raise NumericalFailure("the candidates hold a number that is not finite")
+    sizes = np.where(largest > 0, largest, 1.0)
+    for block in _blocks(candidates):
+        mean += (block / sizes).sum(axis=0) / n
+    for block in _blocks(candidates):
+        squares += ((block / sizes - mean) ** 2).sum(axis=0) / n
+    sd = np.sqrt(squares)
+    with np.errstate(divide="ignore", over="ignore"):
+        scales = 1.0 / sd / sizes
+    return np.where((sd > _CONSTANT) & np.isfinite(scales), scales, 0.0)
+
+
+def _blocks(candidates: Matrix, scales: Vector | None = None) -> Iterator[Matrix]:
     size = max(1, _BLOCK_NUMBERS // max(1, candidates.shape[1]))
-    return (np.asarray(candidates[start : start + size]) for start in range(0, len(candidates), size))
+    return (_scaled(np.asarray(candidates[at : at + size]), scales) for at in range(0, len(candidates), size))
+
+
+def _scaled(block: Matrix, scales: Vector | None) -> Matrix:
+    return block if scales is None else block * scales

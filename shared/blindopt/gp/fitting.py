@@ -102,6 +102,7 @@ def fit(
     *,
     distance: float | Vector,
     seed: list[int],
+    units: Vector | None = None,
     has_kernel: bool = False,
     tick: Tick = NO_TICK,
     engine: Engine = NEWEST,
@@ -109,17 +110,19 @@ def fit(
     """Hyper-parameters of the largest posterior density of their logarithms, which is the likelihood without priors.
 
     A search (``climbing``; by version 1 of the ``engine`` L-BFGS-B) from ``start`` (which is that of a kernel if
-    ``has_kernel``) and from draws of ``seed``; the same arguments
-    give the same values, rounded to four digits within the bounds. ``distance`` is typical of two candidates; if it
-    has r entries, each coordinate has its own and a length-scale of its own. Below 2 r outcomes the noise is not
-    distinguished from f: unless settings say how, it keeps its ratio to the signal at the start. ``tick`` is called at
-    each likelihood. Raises NumericalFailure if the outcomes are too few or all equal, or if no start reaches a finite
-    likelihood.
+    ``has_kernel``) and from draws of ``seed``; the same arguments give the same values, rounded to four digits within
+    the bounds. ``distance`` is typical of two candidates; if it has r entries, each coordinate has its own and a
+    length-scale of its own. ``units`` (parameters,) say what 1 in the settings is, for each parameter. By versions 1
+    and 2 of the ``engine`` noise keeps its ratio to the signal at the start below 2 r outcomes, unless settings say
+    how. ``tick`` is called at each likelihood. Raises NumericalFailure if the outcomes are too few or all equal, or if
+    no start reaches a finite likelihood.
     """
     evidence, distances = evidence.first(ANSWERS_MAX), np.atleast_1d(distance)
-    density = LogPosterior.of(evidence, kind, law, start, settings, distances, has_kernel=has_kernel, engine=engine)
+    density = LogPosterior.of(
+        evidence, kind, law, start, settings, distances, units=units, has_kernel=has_kernel, engine=engine
+    )
     likelihood, ends, tied = density.likelihood, density.ends, None
-    if _ties_noise(evidence, settings):
+    if engine < 3 and _ties_noise(evidence, settings):
         tied, ends[-1] = log(start.noise_variance / start.signal_variance), (1e-50, 1e50)
     low, high = density.box
     variance = float(np.var(evidence.outcomes))
@@ -171,6 +174,7 @@ class LogPosterior:
         settings: Fit,
         distances: Vector,
         *,
+        units: Vector | None = None,
         has_kernel: bool,
         engine: Engine,
         ratio: Ratio = FIT_RATIO,
@@ -178,12 +182,14 @@ class LogPosterior:
         """The density given ``evidence``; arguments are those of ``fit``, which says when it raises."""
         if len(evidence.outcomes) < ANSWERS_MIN:
             raise NumericalFailure(f"{ANSWERS_MIN} answers are needed for a fit")
-        if not 1e-40 < (variance := float(np.var(evidence.outcomes))) < 1e40:
+        variance = float(np.var(evidence.outcomes))
+        if (engine > 2 and np.ptp(evidence.outcomes) == 0) or not 1e-40 < variance < 1e40:
             raise NumericalFailure("the answers are all equal, or too large or small to be distinguished")
         mean = None if settings.mean == "fitted" else start.mean
         likelihood = MarginalLikelihood(evidence, kind, law, mean, len(distances))
-        priors = _Priors(settings, start if has_kernel else None, variance, distances, engine, ratio)
-        return cls(likelihood, priors, _box(evidence, settings, start, variance, distances))
+        units = np.ones(len(distances) + 2) if units is None else units
+        priors = _Priors(settings, start if has_kernel else None, variance, distances, units, engine, ratio)
+        return cls(likelihood, priors, _box(evidence, settings, start, variance, distances, units))
 
     @property
     def box(self) -> tuple[Vector, Vector]:
@@ -217,7 +223,14 @@ class _Priors:
     """
 
     def __init__(
-        self, settings: Fit, kernel: Hyper | None, variance: float, distances: Vector, engine: Engine, ratio: Ratio
+        self,
+        settings: Fit,
+        kernel: Hyper | None,
+        variance: float,
+        distances: Vector,
+        units: Vector,
+        engine: Engine,
+        ratio: Ratio,
     ) -> None:
         k = len(distances)
         unit = np.eye(k + 2)
@@ -227,10 +240,10 @@ class _Priors:
             parts.append((direction, log(median), below, above or below))
 
         if (given := settings.priors) is not None:
-            of_signal = [(unit[k], given.signal_variance), (unit[k + 1], given.noise_variance)]
-            for direction, prior in [*((unit[j], given.lengthscale) for j in range(k)), *of_signal]:
+            wishes = [*[given.lengthscale] * k, given.signal_variance, given.noise_variance]
+            for direction, prior, size in zip(unit, wishes, units.tolist(), strict=True):
                 if prior is not None:
-                    add(direction, prior.median, prior.spread)
+                    add(direction, prior.median * size, prior.spread)
         else:
             if k > 1 and engine > 1:
                 common, middle = unit[:k].mean(axis=0), exp(float(np.mean(np.log(distances))))
@@ -294,7 +307,7 @@ def _climb(
 
 
 def _box(
-    evidence: Evidence, settings: Fit, start: Hyper, variance: float, distances: Vector
+    evidence: Evidence, settings: Fit, start: Hyper, variance: float, distances: Vector, units: Vector
 ) -> list[tuple[float, float]]:
     """Lower and upper bounds of each parameter. A noise variance that no outcome needs stays as it is.
 
@@ -309,9 +322,9 @@ def _box(
         smallest = max(smallest, min(share, _SPACING_MAX * _MEDIAN))
     shared = {**_DEFAULT_BOUNDS, "lengthscale": (smallest, largest)}
     ends = []
-    for name, size in zip(_names(k), unit, strict=True):
+    for name, size, given in zip(_names(k), unit, units.tolist(), strict=True):
         bounds = getattr(settings.bounds, name)
-        low, high = (bounds.lower, bounds.upper) if bounds else (size * x for x in shared[name])
+        low, high = (bounds.lower * given, bounds.upper * given) if bounds else (size * x for x in shared[name])
         if name == "noise_variance" and not evidence.needs_noise:
             low = high = start.noise_variance
         ends.append((max(low, 1e-50), min(high, 1e50)))

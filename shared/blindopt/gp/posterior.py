@@ -187,7 +187,7 @@ class Posterior(ExactGP):
     them is solved for, except for the one that is drawn.
 
     Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory. ``span``, if it is known,
-    spares two passes over the candidates.
+    spares two passes over the candidates. From version 3 on, with ``scales``, it is that of the scaled columns.
 
     >>> from blindopt.gp.kernels import SquaredExponential
     >>> posterior = Posterior(np.array([[0.0], [1.0]]), SquaredExponential(1.0), noise_variance=0.1, capacity=5)
@@ -220,9 +220,11 @@ class Posterior(ExactGP):
             capacity=capacity,
             scales=scales,
         )
-        self.span = span_of(candidates) if span is None else span
+        if span is None and (scales is None or engine < 3):
+            span = span_of(candidates)
+        self.span = span
         """Spares another posterior of the same candidates two passes over them."""
-        scaling = Scaling.of(candidates, kernel, self.span, scales)
+        scaling = Scaling.of(candidates, kernel, span, scales)
         model = Model(kernel, nugget, self._prior_mean, capacity, dtype, scaling)
         executor = executor or Threads()
         ranges, largest = executor.build(candidates, model, self.observations)

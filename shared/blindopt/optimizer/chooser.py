@@ -3,6 +3,7 @@
 It uses no clock, no database and no network: anyone who has a run's record can derive every choice again.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,14 +11,16 @@ from typing import Literal
 import numpy as np
 
 from blindopt import wire
-from blindopt.arrays import Matrix, Rows
+from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Choice, Estimate
+from blindopt.gp.candidates import column_scales
 from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Improver, Learner, build_algorithm, memory_of
+from blindopt.optimizer.algorithms.gp.outcome_unit import OutcomeUnit
 from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import Averaged
 from blindopt.optimizer.algorithms.random_rows import RandomRows
@@ -35,37 +38,52 @@ def random_rows(n: int, count: int, seed: int, taken: Rows) -> Rows:
 
 
 def maximin(
-    candidates: Matrix, count: int, seed: int, taken: Rows, tick: Tick = NO_TICK, *, block: int = _BLOCK
+    candidates: Matrix,
+    count: int,
+    seed: int,
+    taken: Rows,
+    tick: Tick = NO_TICK,
+    *,
+    scales: Vector | None = None,
+    keeps_away: bool = False,
+    block: int = _BLOCK,
 ) -> Rows:
     """Rows far from each other: a random first row, then each time the row farthest from those chosen.
 
     Greedy farthest points: the smallest distance within the design is at least half the largest that any design of
-    that size has (Gonzalez 1985). Of equals the first row is taken. None of ``taken``. O(n r) a row, with a
-    ``tick`` for each, in parts of ``block`` numbers.
+    that size has (Gonzalez 1985). Of equals the first row is taken. None of ``taken``; a design that ``keeps_away``
+    from these begins as far from them as it goes on. Columns are multiplied by ``scales`` (r,) first. O(n r) a row,
+    with a ``tick`` for each, in parts of ``block`` numbers.
     """
     n, r = candidates.shape
     first = random_rows(n, 1, seed, taken)
     count = min(count, n - len(np.unique(taken)))
     if not count:
         return first[:0]
-    rows, size = [int(first[0])], max(1, block // max(1, r))
+    seen = len(np.unique(taken)) if keeps_away else 0
+    rows: list[int] = np.unique(taken).tolist() if seen else first.tolist()
+    size = max(1, block // max(1, r))
     nearest = np.full(n, np.inf)  # squared distance to the nearest chosen row; -1 for rows that may not be chosen
     nearest[taken] = -1.0
-    while True:
+    for number in itertools.count(1):
         tick()
-        nearest[rows[-1]] = -1.0
-        if len(rows) == count:
-            return np.array(rows, dtype=np.intp)
-        newest = np.asarray(candidates[rows[-1]])
+        newest = rows[number - 1]
+        nearest[newest] = -1.0
+        if number == seen + count:
+            break
         for start in range(0, n, size):
             with np.errstate(over="ignore", invalid="ignore"):
-                difference = np.asarray(candidates[start : start + size]) - newest
+                difference = np.asarray(candidates[start : start + size]) - candidates[newest]
+                if scales is not None:
+                    difference *= scales
                 squared = np.einsum("ij,ij->i", difference, difference)
             if not np.isfinite(squared).all():
                 raise NumericalFailure("the candidates hold a number that is not finite, or lie too far apart")
             block_nearest = nearest[start : start + size]
             np.minimum(block_nearest, squared, out=block_nearest)
-        rows.append(int(nearest.argmax()))
+        if number == len(rows):
+            rows.append(int(nearest.argmax()))
+    return np.array(rows[seen:], dtype=np.intp)
 
 
 Phase = Literal["initial", "algorithm"]
@@ -132,7 +150,8 @@ class RowChooser:
         self._outcomes: list[float] = []  # in the run's direction
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
-        self._initial = self._design(candidates, *(_rows(of) for of in ([o.row for o in observations], declined)))
+        observed = _rows([observation.row for observation in observations])
+        self._initial = self._design(study, candidates, observed, _rows(declined))
         self.last = len(self._initial) + spec.iterations
         """The largest number of trials."""
         outcomes_max = len(observations) + self.last
@@ -177,12 +196,17 @@ class RowChooser:
         for row in declined:
             self.rule_out(row)
 
-    def _design(self, candidates: Matrix, observed: Rows, declined: Rows) -> Rows:
+    def _design(self, study: Study, candidates: Matrix, observed: Rows, declined: Rows) -> Rows:
         plan, seed = self.plan, self._spec.seed or 0
         taken = np.union1d(observed, declined) if plan.repeats != "algorithm" else declined
         if plan.initial_design == "random" or not plan.initial_rows:
             return random_rows(self._n, plan.initial_rows, seed, taken)
-        return maximin(candidates, plan.initial_rows, seed, taken, self._tick)
+        if plan.engine < 3:
+            return maximin(candidates, plan.initial_rows, seed, taken, self._tick)
+        # Noise is as large in each column, so that those of noisy candidates keep their common unit.
+        scales = column_scales(candidates) if study.noise.family == "none" else None
+        past = np.union1d(observed, declined)
+        return maximin(candidates, plan.initial_rows, seed, past, self._tick, scales=scales, keeps_away=True)
 
     # --- choices ----------------------------------------------------------------------------------
 
@@ -338,7 +362,7 @@ class RowChooser:
             return self._algorithm.regret(choice, step, self._observed) <= rules.improvement
         if rules.expected_improvement is not None:
             assert isinstance(self._algorithm, Improver), "the settings were checked"
-            spread = float(np.std(self._outcomes))
+            spread = OutcomeUnit.of(np.array(self._outcomes)).sd if np.ptp(self._outcomes) > 0 else 0.0
             return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
         return False
 
@@ -529,8 +553,8 @@ def learner_of(chooser: RowChooser) -> Learner:
 
 def points_of(chooser: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
     """Return posterior moments of f at some rows, in units of the measurement. Raises Invalid without estimates."""
-    mean, variance = learner_of(chooser).moments(rows)
+    mean, sd = learner_of(chooser).moments(rows)
     return [
-        wire.PosteriorPoint(row=int(row), mean=float(chooser.sign * m), sd=float(v) ** 0.5)
-        for row, m, v in zip(rows, mean, variance, strict=True)
+        wire.PosteriorPoint(row=int(row), mean=float(chooser.sign * m), sd=float(s))
+        for row, m, s in zip(rows, mean, sd, strict=True)
     ]

@@ -13,6 +13,7 @@ from blindopt.errors import Invalid
 from blindopt.gp.input_noise import declared_noise
 from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
+from blindopt.optimizer.algorithms.gp.surrogate import has_own_lengthscales
 from blindopt.wire.answer import NONE
 from blindopt.wire.run import FITTED, NEWEST, Engine
 
@@ -44,11 +45,14 @@ def own_residual(study: object) -> bool:
     return exact_answers(study) or group_answers(study)
 
 
-INITIAL_MIN = 5
-INITIAL_PER_COLUMN = 2
+INITIAL_ROWS = 5
 
 NO_KERNEL = "Hyper-parameters are fitted to the answers: no kernel is given."
 GIVEN_KERNEL = "The given kernel is used as long as it fits the answers; then hyper-parameters are fitted to them."
+ONE_LENGTHSCALE = (
+    "All columns share one length-scale, each divided by its standard deviation: for length-scales of their own there "
+    "are too many."
+)
 BY_DISTANCE = "The length-scale follows from the distances between candidates: no kernel is given."
 AGAIN: dict[wire.PlannedRepeats, str] = {
     "algorithm": "A candidate may be queried again at any time",
@@ -92,20 +96,23 @@ def plan_for(
     algorithm, kernel = spec.algorithm, spec.kernel or study.kernel
     if isinstance(algorithm, wire.Auto):
         answers = study.answers if engine < 3 else wire.concrete_answers(study.answers)
-        algorithm, why = _algorithm(spec, study, answers, past, own_variances)
+        algorithm, why = _algorithm(spec, study, answers, past, own_variances, engine)
         reasons.append(f"The algorithm is {algorithm.name}: {why}.")
     if (fit := spec.fit) == "auto":
         fit = None
         if isinstance(algorithm, FITTED):
             fit = wire.Fit() if kernel is None else "auto"
             reasons.append(NO_KERNEL if kernel is None else GIVEN_KERNEL)
+    shares = isinstance(fit, wire.Fit) and fit.ard == "auto" and study.noise.family == "none" and study.r > 1
+    if engine > 2 and shares and not has_own_lengthscales(study.n, study.r, study.noise, engine):
+        reasons.append(ONE_LENGTHSCALE)
     if kernel is None and isinstance(algorithm, wire.FewArmsSpec):
         reasons.append(BY_DISTANCE)
     rows, design = spec.initial_rows, spec.initial_design
     if design is None:
         design = "random" if isinstance(algorithm, wire.RandomRows) else "maximin"
     if rows is None:
-        rows, why = _initial_rows(algorithm, spec.iterations, study, past)
+        rows, why = _initial_rows(algorithm, spec.iterations, study, past, engine)
         how = " spread over the release" if design == "maximin" else ""
         reasons.append(f"{rows} candidates{how} are queried first: {why}.")
     if (repeats := spec.repeats) == "auto":
@@ -135,7 +142,7 @@ def plan_of_run(
 
 
 def _algorithm(
-    spec: wire.RunSpec, study: Study, answers: wire.Answers, past: int, own_variances: bool
+    spec: wire.RunSpec, study: Study, answers: wire.Answers, past: int, own_variances: bool, engine: Engine
 ) -> tuple[wire.AlgorithmSpec, str]:
     promised = spec.stop.improvement is not None
     if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
@@ -144,7 +151,7 @@ def _algorithm(
                 spec.batch_size
             ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
-        algorithm = _open(spec, study, past)
+        algorithm = _open(spec, study, past, engine)
         noisy = (
             ", candidates have noise of a known law, and no kernel is given"
             if isinstance(algorithm, wire.EiDeblurred)
@@ -157,13 +164,13 @@ def _algorithm(
             "candidates: leave it out, or name the algorithm"
         )
     if group_answers(study):
-        return _open(spec, study, past), "answers are private means of groups, each with noise of its own size"
+        return _open(spec, study, past, engine), "answers are private means of groups, each with noise of its own size"
     if spec.stop.expected_improvement is not None:
-        return _open(spec, study, past), "the run is to end by a rule of it (stop.expected_improvement)"
+        return _open(spec, study, past, engine), "the run is to end by a rule of it (stop.expected_improvement)"
     if isinstance(spec.fit, wire.Fit):
-        return _open(spec, study, past), "hyper-parameters are to be fitted"
+        return _open(spec, study, past, engine), "hyper-parameters are to be fitted"
     if own_variances:
-        return _open(spec, study, past), "past measurements have noise variances of their own"
+        return _open(spec, study, past, engine), "past measurements have noise variances of their own"
     why = f"answers have {answers.mechanism.replace('_', '-')} noise, and candidates are at most {ARMS_MAX:,}"
     if isinstance(answers, wire.LaplaceAnswers):
         return wire.LaplaceAdf(name="laplace_adf"), why
@@ -176,7 +183,7 @@ def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
     return wire.GpBucb(name="gp_bucb") if batch_size > 1 else wire.GpUcb(name="gp_ucb")
 
 
-def _open(spec: wire.RunSpec, study: Study, past: int) -> wire.AlgorithmSpec:
+def _open(spec: wire.RunSpec, study: Study, past: int, engine: Engine) -> wire.AlgorithmSpec:
     """The algorithm where answers are not randomized, or the candidates many; also in batches.
 
     benchmarks/papers/results: with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
@@ -184,7 +191,7 @@ def _open(spec: wire.RunSpec, study: Study, past: int) -> wire.AlgorithmSpec:
     """
     is_fitted = spec.kernel is None and study.kernel is None
     if is_fitted and spec.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
-        first = spec.initial_rows if spec.initial_rows is not None else _usual_rows(study.r)
+        first = spec.initial_rows if spec.initial_rows is not None else _usual_rows(study.r, engine)
         if past + first + spec.iterations <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")
     return wire.Ei(name="ei")
@@ -197,18 +204,20 @@ def _is_private(study: Study) -> bool:
 # --- the initial design ---------------------------------------------------------------------------
 
 
-def _usual_rows(r: int) -> int:
-    return max(INITIAL_MIN, INITIAL_PER_COLUMN * r)
+def _usual_rows(r: int, engine: Engine) -> int:
+    return INITIAL_ROWS if engine > 2 else max(INITIAL_ROWS, 2 * r)
 
 
-def _initial_rows(algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int) -> tuple[int, str]:
+def _initial_rows(
+    algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int, engine: Engine
+) -> tuple[int, str]:
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
         return 0, "the algorithm learns nothing from them"
-    count = _usual_rows(study.r)
+    count = _usual_rows(study.r, engine)
     why = (
-        f"twice the {study.r} columns of the release"
-        if count > INITIAL_MIN
-        else "the least for a few columns of the release"
+        "enough for a first fit, whatever the number of columns"
+        if count == INITIAL_ROWS
+        else f"twice the {study.r} columns of the release"
     )
     if past:
         count, why = max(0, count - past), f"{why} ({count}), less the {past} past measurements"

@@ -250,13 +250,13 @@ class Fit(Request):
         "(spread 1). Where coordinates have their own, that is the prior of their geometric mean, and each varies "
         "about it (spread 0.5; in runs before version 0.3.0 each varied by itself, with spread 1). The medians of the "
         "variances are those of the kernel (spread 1). Without a kernel, the signal variance is near that of the "
-        "answers (spread 2), and the noise variance near 1/100 of the signal's (spread 1 below, 3 above): it keeps "
-        "that ratio until there are 2 r answers. An empty object: no priors.",
+        "answers (spread 2), and the noise variance near 1/100 of the signal's (spread 1 below, 3 above). An empty "
+        "object: no priors.",
     )
     ard: Literal["auto", "off"] = Field(
         "auto",
-        description="auto: each coordinate has its own length-scale where the candidates carry no noise and have 2 to "
-        "20 coordinates; off: all share one.",
+        description="auto: candidates without noise are divided by the standard deviation of each column, and each of "
+        "2 to 100 columns has its own length-scale; off: all share one, in units of the release.",
     )
 
 
@@ -285,12 +285,21 @@ class Fitted(Reply):
         description="Length-scale of each coordinate: a short one means that the outcome depends on it. Null: all are "
         "the same.",
     )
-    signal_variance: float = Field(description="Signal variance, in squared units of the outcome.")
-    noise_variance: float = Field(
+    signal_variance: float | None = Field(
+        description="Signal variance, in squared units of the outcome; null: too large or small to be a number."
+    )
+    noise_variance: float | None = Field(
         description=(
             "Noise variance of an answer whose noise description declares none, in squared units of the outcome; "
-            "where answers are exact values, variance of the part of a value that is the record's own."
+            "where answers are exact values, variance of the part of a value that is the record's own. Null: too large "
+            "or small to be a number."
         )
+    )
+    signal_sd: float | None = Field(
+        None, description="Square root of the signal variance; null: fitted before version 0.3.0."
+    )
+    noise_sd: float | None = Field(
+        None, description="Square root of the noise variance; null: fitted before version 0.3.0."
     )
     mean: float = Field(description="Prior mean, in units of the outcome.")
     log_likelihood: float | None = Field(description="Log marginal likelihood in nats; null if the fit failed.")
@@ -446,8 +455,8 @@ InitialRows = Annotated[
     Field(
         ge=0,
         le=10_000,
-        description="Number of candidates of the initial design, queried first. Null: 5 or twice the columns of the "
-        "release, whichever is more, less the past measurements; at most as many as are queried after them.",
+        description="Number of candidates of the initial design, queried first. Null: 5, less the past measurements; "
+        "at most as many as are queried after them.",
     ),
 ]
 InitialDesignChoice = Annotated[
@@ -522,7 +531,9 @@ class Plan(Reply):
         "version 0.3.0: candidates are equal if their acquisitions are the same number. Later versions: if they are "
         "after rounding to 1e-10 standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed "
         "draws one of equal ones. Later versions also fit hyper-parameters by another search, with a prior that keeps "
-        "length-scales of coordinates together, and take the outcomes of a fit as one block.",
+        "length-scales of coordinates together, and take the outcomes of a fit as one block. 3: 5 first rows, far from "
+        "past ones, and choices do not depend on units of columns and outcomes; up to 100 columns have length-scales "
+        "of their own (before: 20).",
     )
     answers_per_row: int | None = Field(
         None,

@@ -79,7 +79,7 @@ def test_expected_improvement_is_the_mean_of_what_draws_gain():
     mean, sd, best = np.array([0.0, 1.0, -2.0, 3.0]), np.array([1.0, 0.5, 2.0, 0.0]), 0.7
     draws = mean + sd * np.random.default_rng(8).normal(size=(400_000, 4))
     expected = np.maximum(draws - best, 0).mean(axis=0)
-    np.testing.assert_allclose(posterior_views.improvements(mean, sd**2, best), expected, rtol=0.02)
+    np.testing.assert_allclose(posterior_views.improvements(mean, sd, best), expected, rtol=0.02)
 
 
 @dataclass

@@ -68,7 +68,7 @@ class Learner(Algorithm, Protocol):
     """An algorithm that estimates f, in the direction of maximization."""
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        """Means and variances of f at ``rows``."""
+        """Means and standard deviations of f at ``rows``."""
         ...
 
     def best(self, rows: Rows) -> Estimate:

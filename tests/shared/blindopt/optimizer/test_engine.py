@@ -122,7 +122,7 @@ def test_a_recorded_run_makes_the_same_choices_again(engine, run):
     for choice, stored in zip(again, run["choices"], strict=True):
         if stored[0] == "algorithm":
             np.testing.assert_allclose(choice[2:5], stored[2:5], rtol=1e-12)
-    if engine == 1:
+    if engine < 3 and run["name"] not in {"noisy, on cells", "noisy, by draws", "given kernel"}:
         assert choices(of, plan.model_copy(update={"engine": engine + 1})) != again
 
 

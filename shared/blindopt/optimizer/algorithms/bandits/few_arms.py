@@ -101,12 +101,12 @@ class FewArms(ABC):
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         mean, variance, _, amplitude = self.estimates()
-        return mean[rows] + self.problem.offset, amplitude**2 * np.maximum(variance[rows], 0.0)
+        return mean[rows] + self.problem.offset, amplitude * np.sqrt(np.maximum(variance[rows], 0.0))
 
     def best(self, rows: Rows) -> Estimate:
-        mean, variance = self.moments(rows)
+        mean, sd = self.moments(rows)
         index = int(mean.argmax())
-        return Estimate(int(rows[index]), float(mean[index]), sqrt(float(variance[index])))
+        return Estimate(int(rows[index]), float(mean[index]), float(sd[index]))
 
     @abstractmethod
     def estimates(self) -> tuple[Vector, Vector, float, float]:

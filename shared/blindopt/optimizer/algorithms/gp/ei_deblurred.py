@@ -88,7 +88,8 @@ class EiDeblurred(GpRule):
         choice = choose_maximum(values, values, np.zeros_like(values), self._ties(step))
         row = int(np.concatenate([fresh, queried])[choice.row])
         solution = self._posterior.solve(np.array([row]))
-        return replace(choice, row=row, mean=float(solution.mean[0]), sd=sqrt(solution.variance[0]))
+        choice = replace(choice, row=row, mean=float(solution.mean[0]), sd=sqrt(solution.variance[0]))
+        return self._of_bound(choice) if exploring else self._of_improvement(choice)
 
     def expected_improvement(self, choice: Choice, step: int) -> float:
         """Average expected improvement of a choice, in units of the outcome; infinite in the first half."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import exp, sqrt
+from math import exp, log, sqrt
 from typing import Literal
 
 import numpy as np
@@ -121,11 +121,30 @@ class GpRule:
         self._pending = 0
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        return self._posterior.moments(rows)
+        (mean, variance), unit = self._posterior.moments(rows), self.surrogate.unit
+        return unit.outer_all(mean), unit.sd * np.sqrt(variance)
 
     def best(self, rows: Rows) -> Estimate:
         row, mean, variance = self._posterior.best(rows)
-        return Estimate(row, mean, sqrt(variance))
+        unit = self.surrogate.unit
+        return Estimate(row, unit.outer(mean), unit.sd * sqrt(variance))
+
+    def _of_bound(self, choice: Choice) -> Choice:
+        """A choice whose acquisition is a bound, in units of the outcome."""
+        unit = self.surrogate.unit
+        return self._in_units(choice, None if choice.acquisition is None else unit.outer(choice.acquisition))
+
+    def _of_improvement(self, choice: Choice) -> Choice:
+        """A choice whose acquisition is the logarithm of an improvement, in units of the outcome."""
+        shift = log(self.surrogate.unit.sd)
+        return self._in_units(choice, None if choice.acquisition is None else choice.acquisition + shift)
+
+    def _in_units(self, choice: Choice, acquisition: float | None) -> Choice:
+        unit = self.surrogate.unit
+        mean = None if choice.mean is None else unit.outer(choice.mean)
+        return replace(
+            choice, mean=mean, sd=None if choice.sd is None else unit.sd * choice.sd, acquisition=acquisition
+        )
 
 
 def far_below(reports: Sequence[tuple[int, float, wire.NoisePassport | None]]) -> list[int]:
@@ -169,7 +188,7 @@ class GpUcb(GpRule):
         posterior = self._posterior
         weight = self._scale * beta(posterior.n, step, self._delta_prime)
         bound = UpperConfidenceBound(weight, posterior.nugget if self._leaves_out else 0.0)
-        return posterior.argmax(bound, self._ties(step), self._hidden)
+        return self._of_bound(posterior.argmax(bound, self._ties(step), self._hidden))
 
     def regret(self, choice: Choice, step: int, rows: Rows) -> float:
         """Bound by how much any row that may be chosen is better than the best of ``rows``; not with ``nugget`` out.
@@ -183,7 +202,7 @@ class GpUcb(GpRule):
         weight = self._scale * beta(self._posterior.n, step, self._delta_prime)
         _, mean, variance = self._posterior.best(rows, weight)
         assert choice.acquisition is not None, "a choice of the largest bound has one"
-        return choice.acquisition - (mean - sqrt(weight * variance))
+        return choice.acquisition - self.surrogate.unit.outer(mean - sqrt(weight * variance))
 
 
 class GpBucb(GpUcb):
@@ -222,12 +241,12 @@ class Ei(GpRule):
         is_visible[self._hidden] = False
         rows = np.flatnonzero(is_visible)
         if (success := self._log_success(rows)) is None:
-            return posterior.argmax(rule, self._ties(step), self._hidden)
+            return self._of_improvement(posterior.argmax(rule, self._ties(step), self._hidden))
         best = np.sort(np.argsort(-(rule(*posterior.moments(rows)) + success), kind="stable")[:_SHORTLIST])
         solution = posterior.solve(rows[best])
         values = np.round(rule(solution.mean, solution.variance) + success[best], _DIGITS)
         choice = choose_maximum(values, solution.mean, solution.variance, self._ties(step))
-        return replace(choice, row=int(solution.rows[choice.row]))
+        return self._of_improvement(replace(choice, row=int(solution.rows[choice.row])))
 
     def expected_improvement(self, choice: Choice, step: int) -> float:
         """Expected improvement of a choice, optimism included, in units of the outcome."""

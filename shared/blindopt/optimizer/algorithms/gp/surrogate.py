@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, isfinite, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
-from blindopt.gp.candidates import Span
+from blindopt.gp.candidates import Span, column_scales
 from blindopt.gp.fitting import (
     ANSWERS_MAX,
     ANSWERS_MIN,
@@ -29,6 +29,7 @@ from blindopt.gp.kernels import Kernel, Kind, kernel_of
 from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 from blindopt.gp.posterior import Posterior
+from blindopt.optimizer.algorithms.gp.outcome_unit import OutcomeUnit
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.run import NEWEST, Engine
 
@@ -81,8 +82,10 @@ class FitSchedule:
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
 _AVERAGES_STREAM = 4  # of draws of hyper-parameters
 _DEGREES_MIN = 4  # of freedom, of few outcomes with many hyper-parameters
-_ARD_MAX = 20  # coordinates with length-scales of their own
-_ARD_NUMBERS_MAX = 1 << 24  # of candidates that are copied for it
+OWN_MAX: dict[Engine, int] = {1: 20, 2: 20, 3: 100}
+"""Columns that have length-scales of their own, at most."""
+OWN_NUMBERS_MAX = 1 << 24
+"""Numbers of the candidates whose columns have them, at most."""
 _JITTER = 1e-8  # noise variance of an exact answer, as a share of the prior variance: keeps covariances positive
 
 
@@ -108,6 +111,17 @@ class Prior(NamedTuple):
     """Variance that exact answers have beyond f."""
     since: int
     """Number of outcomes that it may have been made from."""
+
+
+class _Search(NamedTuple):
+    """Where hyper-parameters are sought: ``size`` is one unit of its length-scales, in units of the release."""
+
+    evidence: Evidence
+    law: wire.NoiseLaw
+    start: Hyper
+    distance: float | Vector
+    units: Vector | None = None
+    size: float = 1.0
 
 
 class Averaged(NamedTuple):
@@ -138,6 +152,10 @@ class Surrogate:
     Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. Where answers are ``exact``,
     what would be their noise is part of f instead, a nugget besides that of the release: a queried row has
     next to no variance, and all others have at least the nugget. The same value again changes nothing.
+
+    From version 3 of the engine on, fits do not depend on units. Outcomes are reckoned in units of the ``unit``: that
+    of a given kernel, or of the outcomes that are fitted. Columns without noise are divided by their standard
+    deviations. Posterior, prior and outcomes are in these units; what is ``fitted`` is in those of the measurement.
     """
 
     def __init__(self, candidates: Matrix, settings: AlgorithmSettings) -> None:
@@ -149,15 +167,28 @@ class Surrogate:
         self._span: Span | None = None
         self._kind: Kind = "squared_exponential"
         self._given: Hyper | None = None
+        self.unit = OutcomeUnit()
+        """The unit of posterior, prior and outcomes."""
         if (kernel := settings.kernel) is not None:
-            mean = settings.sign * kernel.mean
-            self._kind = kernel.kind
+            self._kind, mean = kernel.kind, settings.sign * kernel.mean
             self._given = Hyper(kernel.lengthscale, kernel.signal_variance, kernel.noise_variance, mean)
+            if settings.engine >= 3:
+                self.unit = OutcomeUnit.of_prior(mean, kernel.signal_variance)
+                self._given = Hyper(kernel.lengthscale, 1.0, self.unit.inner_variance(kernel.noise_variance))
         self._distance: float | Vector = 0.0
+        self._scales: Vector | None = None  # of the columns that fits see
         if self._fit is not None:
-            has_own = self._fit.ard == "auto" and _has_own_lengthscales(self._candidates, settings.noise)
-            distance = typical_distances(self._candidates) if has_own else None
-            self._distance = typical_distance(self._candidates, settings.noise) if distance is None else distance
+            n, r = self._candidates.shape
+            if is_scaled := settings.engine >= 3 and self._fit.ard == "auto" and settings.noise.family == "none":
+                self._scales = column_scales(self._candidates)
+                r = max(1, int(np.count_nonzero(self._scales)))
+            has_own = self._fit.ard == "auto" and has_own_lengthscales(n, r, settings.noise, settings.engine)
+            if is_scaled:
+                self._distance = np.full(r if has_own else 1, sqrt(2 * r))
+            elif has_own:
+                self._distance = typical_distances(self._candidates)
+            else:
+                self._distance = typical_distance(self._candidates, settings.noise)
         waits = settings.fit == "auto" or settings.fit_when == "misfit"
         self._fits = self._fit is not None and (not waits or self._given is None)
         self._schedule = FitSchedule(settings.initial, (self._fit or wire.Fit()).every, settings.engine)
@@ -181,7 +212,12 @@ class Surrogate:
         outcome = _Outcome(row, value, measurement, privacy, is_declared)
         if self._settings.exact and not is_declared and outcome in self._outcomes:
             return
-        self._condition(self._current(), outcome)
+        if not isfinite(value):
+            raise NumericalFailure(f"outcome {len(self._outcomes) + 1} cannot be absorbed: check its value")
+        if self._settings.engine >= 3 and self._fits and self._fitted_to != self._due(len(self._outcomes) + 1):
+            self._posterior = None  # a fit comes first, in a unit that follows from this outcome too
+        else:
+            self._condition(self._current(), outcome)
         self._outcomes.append(outcome)
 
     @property
@@ -208,8 +244,8 @@ class Surrogate:
 
     @property
     def outcomes(self) -> list[tuple[int, float, float]]:
-        """Rows, values and noise variances of all outcomes."""
-        return [(outcome.row, outcome.value, self._variance_of(outcome)) for outcome in self._outcomes]
+        """Rows, values and noise variances of all outcomes, in the unit of the posterior."""
+        return [(o.row, self.unit.inner(o.value), self._variance_of(o)) for o in self._outcomes]
 
     def averaged(self) -> Averaged | None:
         """The queried row of the largest mean, averaged over the posterior of hyper-parameters given all outcomes.
@@ -227,21 +263,26 @@ class Surrogate:
 
     def _average(self) -> Averaged:
         assert self._fit is not None
-        count, distances, hyper = len(self._outcomes), np.atleast_1d(self._distance), self._hyper
-        evidence, start = self.evidence(count), self._given or self._guess(count)
+        count, hyper, unit = len(self._outcomes), self._hyper, self.unit
+        search = self._search(count, self._given)
+        self.unit, unit = unit, self.unit  # the posterior keeps its own; the search is in that of all outcomes
+        ratio = (self.unit.sd / unit.sd) ** 2
+        evidence, distances = search.evidence, np.atleast_1d(search.distance)
         posterior = LogPosterior.of(
             evidence,
             self._kind,
-            self._settings.noise,
-            start,
+            search.law,
+            search.start,
             self._fit,
             distances,
+            units=search.units,
             has_kernel=self._given is not None,
             engine=self._settings.engine,
             ratio=AVERAGES_RATIO,
         )
-        sizes = hyper.lengthscales or np.full(len(distances), hyper.lengthscale)
-        begin = np.log([*sizes, hyper.signal_variance, hyper.noise_variance])
+        common = search.start.lengthscale if hyper is self._given else hyper.lengthscale / search.size
+        sizes = hyper.lengthscales or np.full(len(distances), common)
+        begin = np.log([*sizes, ratio * hyper.signal_variance, ratio * hyper.noise_variance])
         seed = [self._settings.seed, count, _AVERAGES_STREAM]
         draws = hyper_draws(posterior, begin, seed, self._settings.tick)
         means = np.mean([posterior.likelihood.moments(logs)[0] for logs in draws], axis=0)
@@ -251,11 +292,12 @@ class Surrogate:
         own = np.random.default_rng([*seed, 1]).uniform(size=len(draws)) * (np.arange(len(draws)) % 2)
         laws = [posterior.likelihood.moments(logs, share) for logs, share in zip(draws, own, strict=True)]
         mean, variance, noise = np.array(laws).swapaxes(0, 1)
+        mean, variance, noise = unit.outer_all(mean), unit.sd**2 * variance, unit.sd**2 * noise
         row, degrees = int(evidence.rows[best]), max(count - len(begin), _DEGREES_MIN)
         last = int(np.flatnonzero(evidence.rows == row)[-1])
         outcome = Mixture(mean[:, best], variance[:, best], degrees)
         following = Mixture(outcome.means, outcome.variances + noise[:, last], degrees)
-        return Averaged(row, float(means[best]), outcome, following)
+        return Averaged(row, unit.outer(float(means[best])), outcome, following)
 
     def _current(self) -> Posterior:
         """The posterior given all outcomes, with the present hyper-parameters."""
@@ -265,9 +307,15 @@ class Surrogate:
 
     def _build(self, count: int) -> Posterior:
         """The posterior given the first ``count`` outcomes, with the present hyper-parameters."""
-        hyper, settings = self._hyper, self._settings
+        hyper, settings, scales, span = self._hyper, self._settings, None, self._span
+        size = hyper.lengthscale
+        if self._scales is not None and hyper is not self._given:
+            scales, size, span = self._scales.copy(), 1.0, None
+            scales[scales > 0] /= np.array(hyper.lengthscales or [hyper.lengthscale])
+        elif hyper.lengthscales:
+            scales = hyper.lengthscale / np.array(hyper.lengthscales)
         try:
-            plain = kernel_of(self._kind, hyper.lengthscale, hyper.signal_variance)
+            plain = kernel_of(self._kind, size, hyper.signal_variance)
             kernel, nugget = noise_aware(plain, settings.noise, self._candidates.shape[1])
         except ValueError:
             raise NumericalFailure(
@@ -276,7 +324,6 @@ class Surrogate:
         if settings.exact:
             nugget += hyper.noise_variance
             self._jitter = _JITTER * (kernel.variance + nugget)
-        scales = hyper.lengthscale / np.array(hyper.lengthscales) if hyper.lengthscales else None
         posterior = Posterior(
             self._candidates,
             kernel,
@@ -285,12 +332,12 @@ class Surrogate:
             prior_mean=hyper.mean,
             capacity=settings.capacity,
             dtype=self._dtype,
-            span=self._span,
+            span=span,
             scales=scales,
             engine=settings.engine,
             executor=settings.executor,
         )
-        self._span = posterior.span
+        self._span = posterior.span or self._span
         outcomes = self._outcomes[:count]
         if settings.engine == 1 or not outcomes:
             for outcome in outcomes:
@@ -298,21 +345,22 @@ class Surrogate:
                 self._condition(posterior, outcome)
             return posterior
         settings.tick()
-        values = np.array([[outcome.value, self._variance_of(outcome)] for outcome in outcomes])
+        values = np.array([[self.unit.inner(o.value), self._variance_of(o)] for o in outcomes])
         posterior.begin(np.array([outcome.row for outcome in outcomes]), values[:, 0], values[:, 1])
         return posterior
 
     def _condition(self, posterior: Posterior, outcome: _Outcome) -> None:
-        posterior.observe(outcome.row, outcome.value, self._variance_of(outcome))
+        posterior.observe(outcome.row, self.unit.inner(outcome.value), self._variance_of(outcome))
 
     def _variance_of(self, outcome: _Outcome) -> float:
         """The noise variance of an outcome in the posterior."""
+        declared, privacy = map(self.unit.inner_variance, (outcome.measurement_variance, outcome.privacy_variance))
         if self._settings.exact:
-            return (outcome.measurement_variance if outcome.is_declared else self._jitter) + outcome.privacy_variance
-        variance = max(self._hyper.noise_variance, outcome.measurement_variance)
+            return (declared if outcome.is_declared else self._jitter) + privacy
+        variance = max(self._hyper.noise_variance, declared)
         if self._fits:
-            variance = outcome.measurement_variance if outcome.is_declared else self._hyper.noise_variance
-        return variance + outcome.privacy_variance
+            variance = declared if outcome.is_declared else self._hyper.noise_variance
+        return variance + privacy
 
     @property
     def pending_variance(self) -> float:
@@ -336,9 +384,15 @@ class Surrogate:
 
     def _guess(self, count: int) -> Hyper:
         assert self._fit is not None
+        self._take_unit(count)
         distance = exp(float(np.mean(np.log(self._distance))))
-        hyper = suggest_hyper(np.array([outcome.value for outcome in self._outcomes[:count]]), distance)
-        return hyper if self._fit.mean == "fitted" else replace(hyper, mean=0.0)
+        hyper = suggest_hyper(np.array([self.unit.inner(o.value) for o in self._outcomes[:count]]), distance)
+        return hyper if self._fit.mean == "fitted" else replace(hyper, mean=self.unit.inner(0.0))
+
+    def _take_unit(self, count: int) -> None:
+        """Reckon in the unit of the first ``count`` outcomes, unless a kernel is given."""
+        if self._settings.engine >= 3 and self._given is None:
+            self.unit = OutcomeUnit.of(np.array([outcome.value for outcome in self._outcomes[:count]]))
 
     def _refit(self, due: int) -> None:
         """Take the hyper-parameters of the fit that is due, or of the last one before it that succeeds."""
@@ -362,21 +416,46 @@ class Surrogate:
             self._condition(self._current(), outcome)
         self.fitted = self._view(due, result if count == due else None, problem)
 
+    def _search(self, count: int, kernel: Hyper | None) -> "_Search":
+        """What hyper-parameters of the first ``count`` outcomes are sought in, from a kernel if there is one.
+
+        From version 3 on in units of the candidates: a search takes the same steps in any.
+        """
+        start, evidence, law = kernel or self._guess(count), self.evidence(count), self._settings.noise
+        if self._settings.engine < 3:
+            return _Search(evidence, law, start, self._distance)
+        variance = self.unit.inner_variance(1.0)
+        if self._scales is not None:
+            columns = self._scales[self._scales > 0]
+            middle = np.exp(np.mean(np.log(columns), keepdims=True))
+            if kernel is not None:
+                start = replace(start, lengthscale=start.lengthscale * float(middle[0]))
+            columns = columns if np.size(self._distance) == len(columns) else middle
+            return _Search(evidence, law, start, self._distance, np.array([*columns, variance, variance]))
+        size = float(self._distance)
+        law = law if law.sd is None else law.model_copy(update={"sd": law.sd / size})
+        evidence = replace(evidence, points=evidence.points / size)
+        start = replace(start, lengthscale=start.lengthscale / size)
+        return _Search(evidence, law, start, 1.0, np.array([1.0 / size, variance, variance]), size)
+
     def _fit_to(self, count: int, kernel: Hyper | None) -> FitResult:
         """The fit to the first ``count`` outcomes, from a kernel if there is one. Raises NumericalFailure."""
         assert self._fit is not None
-        return fit(
-            self.evidence(count),
+        search = self._search(count, kernel)
+        result = fit(
+            search.evidence,
             self._kind,
-            self._settings.noise,
-            kernel or self._guess(count),
+            search.law,
+            search.start,
             self._fit,
-            distance=self._distance,
+            distance=search.distance,
+            units=search.units,
             seed=[self._settings.seed, count, _STREAM],
             has_kernel=kernel is not None,
             tick=self._settings.tick,
             engine=self._settings.engine,
         )
+        return replace(result, hyper=replace(result.hyper, lengthscale=result.hyper.lengthscale * search.size))
 
     def _check_kernel(self) -> None:
         """Check the given kernel after every few answers; from the first check that it fails on, fit."""
@@ -413,43 +492,59 @@ class Surrogate:
         """The first ``count`` outcomes, as hyper-parameters are fitted to them."""
         outcomes = self._outcomes[:count]
         rows = np.array([outcome.row for outcome in outcomes], dtype=np.intp)
-        declared = [outcome.measurement_variance if outcome.is_declared else 0.0 for outcome in outcomes]
+        declared = [o.privacy_variance + (o.measurement_variance if o.is_declared else 0.0) for o in outcomes]
+        points = np.asarray(self._candidates[rows])
+        if self._scales is not None:
+            points = (points * self._scales)[:, self._scales > 0]
         return Evidence(
-            points=np.asarray(self._candidates[rows]),
+            points=points,
             rows=rows,
-            outcomes=np.array([outcome.value for outcome in outcomes]),
-            declared_noise=np.array(
-                [o.privacy_variance + variance for o, variance in zip(outcomes, declared, strict=True)]
-            ),
+            outcomes=np.array([self.unit.inner(outcome.value) for outcome in outcomes]),
+            declared_noise=np.array([self.unit.inner_variance(variance) for variance in declared]),
             has_fitted_noise=np.array([not outcome.is_declared for outcome in outcomes]),
             exact=self._settings.exact,
         )
 
     def _view(self, due: int, result: FitResult | None, problem: str | None) -> wire.Fitted:
-        hyper = self._hyper
+        hyper, unit = self._hyper, self.unit
+        size, sizes = hyper.lengthscale, list(hyper.lengthscales)
+        if self._scales is not None and hyper is not self._given:
+            of_columns = np.full(len(self._scales), np.nan)
+            of_columns[self._scales > 0] = np.array(sizes or [size]) / self._scales[self._scales > 0]
+            size = exp(float(np.nanmean(np.log(of_columns)))) if self._scales.any() else size
+            of_columns[np.isnan(of_columns)] = size
+            sizes = of_columns.tolist() if len(of_columns) > 1 else []
+        check, shift = None, log(unit.sd)
+        if result is not None:
+            check = _check_view(result.check, self._outcomes[result.check.worst].row, shift)
         return wire.Fitted(
             answers=due,
-            lengthscale=hyper.lengthscale,
-            lengthscales=list(hyper.lengthscales) or None,
-            signal_variance=hyper.signal_variance,
-            noise_variance=hyper.noise_variance,
-            mean=self._settings.sign * hyper.mean,
-            log_likelihood=result.log_likelihood if result else None,
+            lengthscale=size,
+            lengthscales=sizes or None,
+            signal_variance=_finite(unit.sd * unit.sd * hyper.signal_variance),
+            noise_variance=_finite(unit.sd * unit.sd * hyper.noise_variance),
+            signal_sd=unit.sd * sqrt(hyper.signal_variance),
+            noise_sd=unit.sd * sqrt(hyper.noise_variance),
+            mean=self._settings.sign * unit.outer(hyper.mean),
+            log_likelihood=result.log_likelihood - min(due, ANSWERS_MAX) * shift if result else None,
             at_bounds=list(result.at_bounds) if result else [],
             problem=problem,
-            check=_check_view(result.check, self._outcomes[result.check.worst].row) if result else None,
+            check=check,
             reason=self._reason,
         )
 
 
-def _has_own_lengthscales(candidates: Matrix, noise: wire.NoiseLaw) -> bool:
+def has_own_lengthscales(n: int, r: int, noise: wire.NoiseLaw, engine: Engine) -> bool:
     """Whether each coordinate has a length-scale of its own: noise, and a secret projection, are the same in all."""
-    n, r = candidates.shape
-    return noise.family == "none" and 2 <= r <= _ARD_MAX and n * r <= _ARD_NUMBERS_MAX
+    return noise.family == "none" and 2 <= r <= OWN_MAX[engine] and n * r <= OWN_NUMBERS_MAX
 
 
-def _check_view(check: LeaveOneOut, row: int) -> wire.FitCheck:
-    density, baseline, residual = (
-        float(f"{value:.3e}") for value in (check.log_density, check.baseline, check.largest_residual)
-    )
+def _check_view(check: LeaveOneOut, row: int, shift: float) -> wire.FitCheck:
+    values = (check.log_density - shift, check.baseline - shift, check.largest_residual)
+    density, baseline, residual = (float(f"{value:.3e}") for value in values)
     return wire.FitCheck(log_density=density, baseline=baseline, largest_residual=residual, row=row)
+
+
+def _finite(variance: float) -> float | None:
+    """None for a variance that no double holds."""
+    return variance if 0 < variance < np.inf else None
