@@ -26,7 +26,7 @@ def execute(path: Path, parties: tuple[Party, ...], folder: Path, pictures: Path
         log = _run(f"{party.name}_service", "audit", "export", cwd=folder, env=environment | data)
         (folder / f"{party.name}.jsonl").write_text(log, encoding="utf-8")  # an auditor has these
     outputs: Outputs = json.loads(
-        _run("docs.website.run_notebook", str(path), str(pictures), cwd=folder, env=environment)
+        _run("docs.website.run_notebook", str(path), str(pictures.resolve()), cwd=folder, env=environment)
     )
     return outputs
 
