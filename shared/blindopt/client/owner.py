@@ -490,8 +490,9 @@ class ReleasedStudy:
     ) -> Draft:
         """Make a draft for another outcome of this study's candidates: only its answers use epsilon.
 
-        Arguments as of ``Dataset.study``; all that made the candidates stays. Its caps count the release, the account
-        of the file counts it once. Raises Invalid, naming the field, for what cannot be right.
+        ``name``, ``outcome``, ``answers``, ``direction``, ``budget`` and ``more`` are those of ``Dataset.study``; all
+        that made the candidates stays. Its caps count the release, the account of the file counts it once. Raises
+        Invalid, naming the field, for what cannot be right.
         """
         spec = self.view.spec
         read = {"release_of": spec.release_of or self.id, "rows_per_person": spec.rows_per_person}

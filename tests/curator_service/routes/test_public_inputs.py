@@ -123,7 +123,7 @@ def test_a_report_of_a_tuning_that_an_older_version_stored_is_read():
     fields |= {"index_epsilon": None, "value_epsilon": None}
     numbers = ("index_sensitivity", "index_scale", "value_sensitivity", "value_scale")
     fields |= dict.fromkeys((*numbers, "expected_gap", "expected_value_error"))
-    del fields["cautions"]
+    del fields["cautions"], fields["guarantee_kind"]
     report = wire.TuningReport.model_validate(fields | {"warnings": ["Noise larger than the signal."]})
     assert [caution.message for caution in report.cautions] == ["Noise larger than the signal."]
     assert not hasattr(report, "warnings")
