@@ -5,7 +5,7 @@ to outcomes of standard deviation 1. A run has 5 first records and then the defa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 from typing import Any
@@ -97,7 +97,7 @@ def searched(
         if t in MARKS:
             figures = checked(optimizer, f, noise, rng)
             if lengthscale is not None:
-                figures |= _by_true_values(optimizer, f, noise, lengthscale)
+                figures |= _by_true_values(optimizer, x, f, noise, lengthscale)
             for column, figure in figures.items():
                 curves.setdefault(column, []).append(float(figure))
     return curves
@@ -121,13 +121,15 @@ def checked(optimizer: Optimizer, f: Vector, noise: float, rng: np.random.Genera
     }
 
 
-def _by_true_values(optimizer: Optimizer, f: Vector, noise: float, lengthscale: float) -> dict[str, float]:
+def _by_true_values(optimizer: Optimizer, x: Matrix, f: Vector, noise: float, lengthscale: float) -> dict[str, float]:
     """Whether the interval with the true hyper-parameters holds at the same record, and how much wider ours is."""
     best, algorithm = optimizer.recommendation(), optimizer._chooser.learner
     assert best, "there are outcomes"
     assert best.interval, "hyper-parameters are fitted"
     assert isinstance(algorithm, GpRule)
-    evidence = algorithm.surrogate.evidence(len(optimizer.history))
+    fitted = algorithm.surrogate.evidence(len(optimizer.history))  # in the units of a fit
+    outcomes = np.array([outcome.y for outcome in optimizer.history])
+    evidence = replace(fitted, points=x[fitted.rows], outcomes=outcomes)
     likelihood = MarginalLikelihood(evidence, "squared_exponential", NO_NOISE, 0.0)
     mean, variance, _ = likelihood.moments(np.array([log(lengthscale), 0.0, 2 * log(noise)]))
     at = int(np.flatnonzero(evidence.rows == best.row)[0])

@@ -98,7 +98,7 @@ def furnished(services: BothServices) -> Ids:
         laplace = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)
         groups = owner.create_study(spec(dataset, column, release=of_groups, answers=laplace)).id
         owner.release(groups)
-        runs = [_ran(services, owner, vendor, study, name) for name in (f"{script(RUN)} {TURNED}", FORMULA)]
+        runs = [_ran(services, owner, vendor, study, name) for name in (script(RUN), FORMULA)]
         measurement = _measured(services, owner, vendor, measurer, dataset)
         case = tuning_case.registered(owner, m=60)
         tuning = owner.start_tuning(case.spec("1", name=script(DATASET))).id
@@ -114,7 +114,7 @@ def furnished(services: BothServices) -> Ids:
 def _ran(
     services: BothServices, owner: Owner, vendor: Vendor, study: str, name: str, *, wait: bool = True, **more: int
 ) -> str:
-    grant = owner.grant(study, wire.GrantCreate(name=f"{markup(GRANT)} {TURNED}"))
+    grant = owner.grant(study, wire.GrantCreate(name=markup(GRANT)))
     spec = wire.RunCreate(
         name=name,
         curator_url=services.curator.url,

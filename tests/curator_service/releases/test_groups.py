@@ -93,8 +93,9 @@ Y = [1.5, 2.0, 2.5, 2.75, 1e6, -1e6, 2.5, 2.25, 3.5]
 
 @pytest.fixture
 def study(curator, exact):
-    """A released study without noise; each test has a dataset and account of its own."""
-    return release(curator, draft(register(curator, csv_of(POINTS, [*Y[:-1], 3.5 + next(FILES)]))))
+    """A released study without noise; each test has a dataset and account of its own, and a first record of its own."""
+    number = next(FILES)
+    return release(curator, draft(register(curator, csv_of(POINTS, [1.5 + number * 1e-9, *Y[1:-1], 3.5 + number]))))
 
 
 def test_candidates_are_the_groups_with_enough_records_and_answers_their_clipped_means(curator, study, exact):
@@ -182,14 +183,14 @@ class Counted(np.ndarray):
 
 def test_a_query_of_a_group_reads_no_record_but_those_withheld(curator, exact, monkeypatch):
     """So the time of a reply does not tell how many records a group has: 8 and 2 here."""
-    dataset = register(curator, csv_of([(0.1, 0.1)] * 8 + [(0.9, 0.9)] * 2, [2.5] * 7 + [1.5] + [3.0] * 2))
+    dataset = register(curator, csv_of([(0.1, 0.1)] * 8 + [(0.9, 0.9)] * 2, [2.5] * 7 + [1.25] + [3.0] * 2))
     study, cache = release(curator, draft(dataset, budget=wire.Budget())), curator.curator.released._cache
     curator.call("modeler", "GET", f"/v1/studies/{study}")
     counted = replace(cache[study], records=np.asarray(cache[study].records).view(Counted))
     monkeypatch.setitem(cache, study, counted)
     Counted.reads.clear()
     means = [query(curator, study, row).json()["answers"][0]["y"] for row in (0, 1)]
-    assert means == pytest.approx([2 + (7 * 0.5 - 0.5) / 8, 3.0])
+    assert means == pytest.approx([2 + (7 * 0.5 - 0.75) / 8, 3.0])
     assert Counted.reads == []
     curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": 8})
     means = [query(curator, study, row).json()["answers"][0]["y"] for row in (0, 1)]
@@ -229,7 +230,7 @@ def test_sums_that_are_not_cached_are_added_up_once_beside_the_requests_that_nee
 
 def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator, exact, monkeypatch):
     """Replies are paced, so the draw is in a thread, and what was drawn is stored later."""
-    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 13.0]))
+    dataset = register(curator, csv_of(POINTS, [1.625, *Y[1:-1], 13.0]))
     study = release(curator, draft(dataset, reply_after_ms=200))
     withheld = []
 

@@ -31,7 +31,8 @@ from service_kit.web.server_sent_events import event
 from tests import postgres
 
 PASSWORD = "correct horse battery staple"
-HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)> \u202egnitide\u202c =cmd|'/c calc'!A1 " + "9" * 60
+MARKUP = "<script>alert(1)</script>\"><img src=x onerror=alert(2)> =cmd|'/c calc'!A1"
+HOSTILE = f"{MARKUP} \u202egnitide\u202c {'9' * 60}"
 WHO = {"ann": "owner", "moe": "measurer", "aud": "auditor"}
 
 

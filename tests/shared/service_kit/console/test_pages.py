@@ -140,7 +140,7 @@ def test_a_file_that_is_sent_twice_arrives_once_and_whole(owner, app):
 
 
 def test_what_the_api_finds_wrong_stands_beside_its_field_and_nothing_typed_is_lost(owner, app):
-    reply = owner.post("/console/samples", {"name": sample_service.HOSTILE, "size": "-3"})
+    reply = owner.post("/console/samples", {"name": sample_service.MARKUP, "size": "-3"})
     assert reply.status_code == 422
     assert re.search(r'id="e-size"><bdi>must not be negative', reply.text)
     assert 'aria-describedby="e-size"' in reply.text

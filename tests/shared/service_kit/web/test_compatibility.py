@@ -41,6 +41,8 @@ CHANGED_IN_0_3_0 = {
         "GET /metrics 400.budget.cap: null is new",
         "GET /metrics 400.budget.limit: null is new",
         "GET /v1/runs 200.runs[].fit: auto is new",
+        "GET /v1/runs 200.runs[].fitted.noise_variance: null is new",  # of outcomes whose variance no double holds
+        "GET /v1/runs 200.runs[].fitted.signal_variance: null is new",
         "GET /v1/runs 200.runs[].initial_design: null is new",
         "GET /v1/runs 200.runs[].initial_rows: null is new",
         "POST /v1/connections:test request.curator_url: pattern ^https?://[!-~]+$ is ^(https?|link)://[!-~]+$",  # wider
