@@ -142,7 +142,8 @@ def test_the_cap_of_the_file_counts_the_group_that_was_queried_most(curator, exa
 def test_the_owner_opens_a_group(curator, study):
     group = curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})
     assert group["records"] == [1, 2, 3, 8]
-    assert (group["size"], group["count"], group["mean"]) == (4, 4, (1.5 + 2 + 2.5 + 2.25) / 4)
+    assert (group["size"], group["count"]) == (4, 4)
+    assert group["mean"] == pytest.approx((1.5 + 2 + 2.5 + 2.25) / 4)
     assert (group["centre"], group["lower"], group["upper"]) == ([0.25, 0.25], [0.0, 0.0], [0.5, 0.5])
     assert curator.send("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 2}).status_code == 404
     record = curator.send("owner", "POST", f"/v1/studies/{study}:open_record", json={"row": 0})
