@@ -230,8 +230,16 @@ def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]
 
 def account_name(db: Connection, dataset: Any) -> str:
     """The account of a dataset: the id under which its file was registered first, since its records are the same."""
-    same = select(datasets.c.id).where(datasets.c.sha256 == dataset.sha256)
-    return str(db.execute(same.order_by(datasets.c.seq).limit(1)).scalar_one())
+    account = account_of_file(db, dataset.sha256)
+    assert account is not None, "the dataset itself is registered"
+    return account
+
+
+def account_of_file(db: Connection, sha256: str) -> str | None:
+    """The account of a file with this digest; None if it was never registered."""
+    same = select(datasets.c.id).where(datasets.c.sha256 == sha256)
+    account: str | None = db.execute(same.order_by(datasets.c.seq).limit(1)).scalar()
+    return account
 
 
 def account_of(db: Connection, account: str) -> Account:

@@ -90,6 +90,8 @@ class _People:
     def withhold(self, db: Connection, actor: str) -> None:
         """Withhold whoever an earlier file withholds, before anything is drawn of the new one."""
         units = {unit for compared in self._compared.values() for unit in compared.withheld_here}
+        if not self._stored.public:
+            units |= self._same_people.persons_withheld(db, self._stored)
         self._same_people.withhold(db, actor, self._stored, units)
 
 
@@ -411,3 +413,6 @@ def _check_persons_alike(db: Connection, digest: str, person: str | None, rows_p
                 "rows_per_person, or without: what a person loses adds up over all of them, so they must agree. "
                 "Archive it, if no study, tuning or private bounds were ever made on it; else take its settings"
             )
+    account = ledger_lines.account_of_file(db, digest)
+    if person is None and account is not None and withheld.numbers_and_persons(withheld.units(db, account))[1]:
+        raise StateConflict("persons of this file are withheld by name: register it with its person column")

@@ -1,5 +1,6 @@
 """The records of a dataset as studies take them: those that are not withheld, scaled, and the measurement column."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,16 @@ def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]
     units = withheld.units(db, account_name(db, dataset))
     if not units:
         return []
+    return [int(record) for record in np.flatnonzero(of_units(vault, dataset, units))]
+
+
+def of_units(vault: Vault, dataset: Any, units: Iterable[str]) -> NDArray[np.bool_]:
+    """Which stored records of a dataset these units name: by their number, or their person (n,)."""
     numbers, persons = withheld.numbers_and_persons(units)
-    records = np.isin(file_numbers(vault, dataset), list(numbers))
+    records: NDArray[np.bool_] = np.isin(file_numbers(vault, dataset), list(numbers))
     if persons and dataset.person_column is not None:
         records |= np.array([digest.tobytes() in persons for digest in vault.persons(dataset.id)])
-    return [int(record) for record in np.flatnonzero(records)]
+    return records
 
 
 def file_numbers(vault: Vault, dataset: Any) -> NDArray[np.int64]:

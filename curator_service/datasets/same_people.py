@@ -16,7 +16,7 @@ from curator_service import store
 from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import DIGEST_BYTES
-from curator_service.datasets.records import file_numbers
+from curator_service.datasets.records import file_numbers, of_units
 from curator_service.salted_digests import salted_digest
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -69,6 +69,14 @@ class SamePeople:
             details = {"dataset_id": dataset.id, "account": account, "unit_sha256": salted_digest(unit, salt)}
             audit_log.append(db, "record.withheld", actor=actor, now=now, details=details)
 
+    def persons_withheld(self, db: Connection, dataset: Any) -> set[str]:
+        """The units of a dataset's persons who are withheld in any file, also in one that was deleted since."""
+        persons = withheld.numbers_and_persons(withheld.of_persons(db))[1]
+        if dataset.person_column is None or not persons:
+            return set()
+        there = {digest.tobytes() for digest in np.unique(_void(self._vault.persons(dataset.id)))}
+        return set(map(withheld.person_unit, persons & there))
+
     def overlap(self, dataset: Any, other: Any) -> dict[str, Any] | None:
         """How many units of a dataset are in another one too, as JSON; None if none is, or nothing can be compared."""
         if (pair := self._digests(dataset, other)) is None:
@@ -83,13 +91,14 @@ class SamePeople:
         """The units to withhold of another dataset because these ``units`` of a dataset are withheld."""
         if not units or (pair := self._digests(dataset, other)) is None:
             return []
-        numbers, persons = withheld.numbers_and_persons(units)
-        if dataset.person_column is not None and other.person_column is not None and persons:
-            there = {digest.tobytes() for digest in np.unique(pair[1])}
-            return sorted(map(withheld.person_unit, persons & there))
-        of_units = pair[0][np.isin(file_numbers(self._vault, dataset), list(numbers))]
-        records = file_numbers(self._vault, other)[np.isin(pair[1], of_units)]
-        return [withheld.record_unit(int(number)) for number in records]
+        named: list[str] = []
+        if dataset.person_column is not None and other.person_column is not None:
+            there, persons = {digest.tobytes() for digest in np.unique(pair[1])}, withheld.numbers_and_persons(units)[1]
+            named = sorted(map(withheld.person_unit, persons & there))
+            units = units - set(map(withheld.person_unit, persons))
+        matched = np.isin(pair[1], pair[0][of_units(self._vault, dataset, units)])
+        records = file_numbers(self._vault, other)[matched]
+        return named + [withheld.record_unit(int(number)) for number in records]
 
     def _digests(self, dataset: Any, other: Any) -> tuple[Digests, Digests] | None:
         """The digest of each unit in both: of persons, or of values in the columns that both have, by name.

@@ -86,3 +86,8 @@ def units(db: Connection, account: str) -> frozenset[str]:
     if ANY_WITHHELD.row(db, account=account) is None:
         return frozenset()
     return frozenset(db.execute(select(withheld.c.unit).where(withheld.c.account == account)).scalars())
+
+
+def of_persons(db: Connection) -> list[str]:
+    """The persons who are withheld in any file."""
+    return list(db.execute(select(withheld.c.unit).where(withheld.c.unit.startswith("person ")).distinct()).scalars())

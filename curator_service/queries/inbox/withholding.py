@@ -68,9 +68,9 @@ class Withholding:
                 withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
                 details["unit_sha256"] = salted_digest(unit, salt)
                 queries.extend(self._decline_open(db, dataset))
-                for other, units in self._elsewhere(db, dataset, unit, matching):
-                    self._same_people.withhold(db, request.principal.actor, other, units)
-                    queries.extend(self._decline_open(db, other))
+            for other, units in self._elsewhere(db, dataset, unit, matching):
+                self._same_people.withhold(db, request.principal.actor, other, units)
+                queries.extend(self._decline_open(db, other))
             count = len(withheld_records(db, self._vault, dataset_id))
             return Effect(wire.WithheldReply(dataset_id=dataset_id, records=count), "record.withheld", details, 200)
 

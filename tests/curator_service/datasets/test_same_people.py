@@ -106,6 +106,49 @@ def test_who_is_withheld_in_a_later_file_is_withheld_in_the_earlier_one_too(may)
     assert len(may.records("record.withheld")) == 2
 
 
+def send(file, dataset, verb, **body):
+    return file.in_process.send("owner", "POST", f"/v1/datasets/{dataset}:{verb}", **({"json": body} if body else {}))
+
+
+@pytest.fixture
+def of_persons(tmp_path):
+    file = FileOfRecords(tmp_path, csv=csv(ROWS), fields=OF_PERSONS)
+    file.fields = OF_PERSONS
+    yield file
+    file.close()
+
+
+def test_a_person_and_a_record_are_withheld_in_a_file_with_persons_and_in_one_without(of_persons):
+    """Records of the person are found by their values where no column names persons, and the other way round."""
+    for body in ({"person": "p0"}, {"record": 5}):
+        assert send(of_persons, of_persons.dataset, "withhold", **body).status_code == 200
+    june = register(of_persons, FORMS["a person more"])["id"]
+    # p0 by the digest, and of record 5 all records of its person, who is p2
+    assert len(withheld(of_persons, june)) == 3
+    of_persons.fields = {}
+    assert withheld(of_persons, register(of_persons, FORMS["a person less"])["id"]) == [1, 2, 5, 6]  # of the two files
+
+
+def test_a_record_that_is_withheld_in_a_later_file_without_persons_is_withheld_in_the_first(of_persons):
+    fields, of_persons.fields = of_persons.fields, {}
+    june = register(of_persons, FORMS["another order"])["id"]
+    assert send(of_persons, june, "withhold", record=20).status_code == 200
+    assert withheld(of_persons, of_persons.dataset) == [1]
+    of_persons.fields = fields
+    assert withheld(of_persons, register(of_persons, FORMS["a person more"])["id"])
+
+
+@pytest.mark.parametrize("ended", ["archive", "delete"])
+def test_whoever_is_withheld_stays_so_after_the_file_is_archived_or_deleted(of_persons, ended):
+    assert send(of_persons, of_persons.dataset, "withhold", person="p0").status_code == 200
+    assert send(of_persons, of_persons.dataset, ended).status_code == 200
+    june = register(of_persons, FORMS["a person more"])["id"]
+    assert len(withheld(of_persons, june)) == 1
+    data = {"name": "again", "public": "false", "columns": '["a", "b", "y"]'}
+    again = of_persons.in_process.send("owner", "POST", "/v1/datasets", files={"file": ("f.csv", csv(ROWS))}, data=data)
+    assert (again.status_code, "register it with its person column" in again.text) == (409, True), again.text
+
+
 def test_public_and_other_files_have_no_overlap(may):
     assert register(may, csv([(f"{i}.25", "5", "3", f"q{i}") for i in range(9)]))["overlaps"] == []
     assert register(may, FORMS["another order"], public=True)["overlaps"] == []
@@ -126,6 +169,7 @@ def test_equal_values_in_some_columns_alone_are_chance(tmp_path):
 def test_the_controls_without_the_comparison_or_its_key_nothing_is_found_or_a_name_is_guessed(may, monkeypatch):
     june = FORMS["a person more"]
     monkeypatch.setattr(same_people.SamePeople, "_digests", lambda self, dataset, other: None)
+    monkeypatch.setattr(same_people.SamePeople, "persons_withheld", lambda self, db, dataset: set())
     withhold_first(may, may.dataset)
     reply = register(may, june)
     assert (reply["overlaps"], withheld(may, reply["id"])) == ([], [])
