@@ -128,8 +128,7 @@ def _by_true_values(optimizer: Optimizer, x: Matrix, f: Vector, noise: float, le
     assert best.interval, "hyper-parameters are fitted"
     assert isinstance(algorithm, GpRule)
     fitted = algorithm.surrogate.evidence(len(optimizer.history))  # in the units of a fit
-    outcomes = np.array([outcome.y for outcome in optimizer.history])
-    evidence = replace(fitted, points=x[fitted.rows], outcomes=outcomes)
+    evidence = replace(fitted, points=x[fitted.rows], outcomes=algorithm.surrogate.unit.outer_all(fitted.outcomes))
     likelihood = MarginalLikelihood(evidence, "squared_exponential", NO_NOISE, 0.0)
     mean, variance, _ = likelihood.moments(np.array([log(lengthscale), 0.0, 2 * log(noise)]))
     at = int(np.flatnonzero(evidence.rows == best.row)[0])

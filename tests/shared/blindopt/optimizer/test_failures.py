@@ -128,3 +128,17 @@ def test_what_lies_far_below_does_not_depend_on_units(unit):
     assert far_below(reports([1.0, 1.0, 1.0, 1.0, -9.0])) == []  # equal ones have no spread
     noisy = wire.NoisePassport(measurement_variance=4.0)
     assert far_below([(row, value, noisy) for row, value in enumerate(y)]) == []
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_an_ordinary_search_that_has_drawn_its_outcomes_together_takes_none_for_a_failure(noise):
+    """Most of its outcomes are near the best one; without the first rows' own spread half of such runs warned."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        x, centre = rng.uniform(size=(500, 2)), rng.uniform(size=2)
+        f = np.sin(5 * x[:, 0]) - 3 * ((x - centre) ** 2).sum(axis=1)
+        optimizer = bo.Optimizer(x, seed=seed, iterations=35)
+        for _ in range(40):
+            row = optimizer.ask()
+            optimizer.tell(row, float(f[row] + noise * rng.standard_normal()))
+        assert far_below([(outcome.row, outcome.y, None) for outcome in optimizer.history]) == []

@@ -150,14 +150,16 @@ class GpRule:
 def far_below(reports: Sequence[tuple[int, float, wire.NoisePassport | None]]) -> list[int]:
     """Return positions of outcomes more than 10 robust standard deviations below the median.
 
-    A robust standard deviation is 1.4826 times the median distance to the median; declared noise adds to it.
+    A robust standard deviation is 1.4826 times the median distance to the median, of all outcomes or of the first ones,
+    which no search has drawn together: the larger one. Declared noise adds to it.
     """
     if len(reports) < _OUTCOMES_MIN:
         return []
     outcomes = np.array([outcome for _, outcome, _ in reports])
     unit = float(np.abs(outcomes).max()) or 1.0  # its square may be no double
     below = float(np.median(outcomes / unit)) - outcomes / unit
-    robust = 1.4826 * float(np.median(np.abs(below)))
+    first = below[:_OUTCOMES_MIN]
+    robust = 1.4826 * max(float(np.median(np.abs(values - np.median(values)))) for values in (below, first))
     noises = [
         0.0 if passport is None else passport.measurement_variance + (passport.privacy.variance or 0.0)
         for _, _, passport in reports
