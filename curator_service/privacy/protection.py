@@ -155,7 +155,7 @@ def _left_for_answers(spec: wire.StudyCreate, release: Decimal) -> Decimal | Non
         return None
     if not answers_add_up(spec):
         caps = [cap for cap in (budget.epsilon_per_row, budget.epsilon_total) if cap is not None]
-        return min(map(wire.amount, caps), default=wire.amount(answers.epsilon))
+        return min(map(wire.amount, caps), default=None)  # each correction is a further answer about a person
     lefts = []
     if budget.epsilon_per_row is not None:
         lefts.append(persons * (wire.amount(budget.epsilon_per_row) - release))

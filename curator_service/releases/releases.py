@@ -189,14 +189,15 @@ class Releases:
                     raise StorageUnavailable("the service is stopping: nothing was released")
                 task.progress = share
 
+            source = None
+            if spec.release_of is not None:  # before the rows: what is withheld later is in its order, and refused
+                source = retry(partial(self._source, spec), lambda: task.is_cancelled)
             rows = retry(lambda: self._in_secret_order(study_id, spec), lambda: task.is_cancelled)
             mechanism = mechanism_of(spec, current.release)
             new_file = partial(self._vault.begin_release, release_id)
-            source = None
-            if spec.release_of is None:
+            if source is None:
                 draw = mechanism.release(rows, new_file, on_progress)
             else:
-                source = retry(partial(self._source, spec), lambda: task.is_cancelled)
                 draw = source.copied(self._vault, new_file)
             report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts)
             if source is not None:

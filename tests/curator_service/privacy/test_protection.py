@@ -154,7 +154,10 @@ def test_every_cap_that_ends_the_answers_counts():
     corrected = draft(1.0, d=1, cap=None, queries=2, measurement=BY_HAND)  # corrections are no queries
     assert protected(corrected).word == "without a bound"
     others = {"measurement": BY_HAND, "privacy_unit": "answer"}  # behind the record, or behind the answer
-    assert protected(draft(1.0, d=1, cap=None, answers=laplace("2.5"), **others)).whole == Decimal("2.5")
+    for caps in ({}, {"queries": 2}):  # the same person is behind each correction of an answer
+        unbounded = protected(draft(0.9, "0.9", d=1, cap=None, answers=laplace("0.9"), **others, **caps))
+        assert (unbounded.figures, unbounded.word) == ((None, None), "without a bound")
+    assert protected(draft(1.0, d=1, cap="2.5", answers=laplace("0.9"), **others)).whole == Decimal("2.5")
     assert protected(draft(0.05, d=1, cap="4", answers=laplace("2.5"), **others)).figures == (4.0, 20.0)
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import LogBroken
+from curator_service.releases.releases import Releases
 from curator_service.store import studies as stored_studies
 from tests.builders import group_release
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
+from tests.interventions import act_after
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.2", value_bound=4.0)
 CSV = b"a,b,y,u,v,w,x\n" + b"\n".join(b"%d,%d,%d,1,2,3,4" % (i % 3, i % 2, i % 4) for i in range(8)) + b"\n"
@@ -121,6 +123,25 @@ def test_withheld_persons_are_cut_and_the_numbers_of_the_others_follow(file):
     file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:withhold", json={"record": 6})
     reply = file.ask(other, row := file.row_of(other, 5)).json()
     assert (reply["answers"], reply["declined"]) == ([], [row])
+
+
+@pytest.mark.parametrize("step", ["_in_secret_order", "_source"])
+def test_a_record_that_is_withheld_between_two_reads_of_a_release_leaves_no_candidate_too_many(file, monkeypatch, step):
+    source, withheld = file.study(answers=ANSWERS), []
+    study = file.draft(answers=ANSWERS, release_of=source)
+
+    def withhold(*_):
+        if not withheld:
+            path = f"/v1/datasets/{file.dataset}:withhold"
+            withheld.append(file.in_process.call("owner", "POST", path, json={"record": 4}))
+
+    act_after(monkeypatch, Releases, step, withhold)
+    reply = file.release(study)
+    assert withheld
+    assert (reply.status_code, reply.json()["code"]) == (409, "state_conflict"), reply.text
+    assert file.release(study).status_code == 200
+    view = file.in_process.call("owner", "GET", f"/v1/studies/{study}")
+    assert view["report"]["n"] == len(file.order(study)) == len(file.order(source)) - 1
 
 
 def test_a_cap_on_the_file_counts_the_release_once_and_own_caps_count_it(file):
