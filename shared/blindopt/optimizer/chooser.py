@@ -431,6 +431,7 @@ class RowChooser:
             and isinstance(study.answers, wire.NoAnswerNoise)
             and not (self._is_exact or group_answers(study))
             and declared_noise(study.noise) is None
+            and self._spec.batch_size == 1
             and study.r <= MEASURED_COLUMNS_MAX
             and self.outcomes >= MEASURED_OUTCOMES_MIN
         )
@@ -517,7 +518,7 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
         interval = sorted(sign * end for end in averaged.outcome.interval())
         following = sorted(sign * end for end in averaged.next_outcome.interval())
         kind = "measured" if chooser.is_coverage_measured else "model"
-    elif sd is not None:
+    elif sd is not None and np.isfinite(mean - QUANTILE * sd) and np.isfinite(mean + QUANTILE * sd):
         interval = [mean - QUANTILE * sd, mean + QUANTILE * sd]
     if (value := chooser.known_value(row)) is not None:
         mean, sd, kind, interval, following = value, 0.0, "known", [value, value], [value, value]

@@ -19,6 +19,9 @@ def numbers_of(candidates: Any) -> tuple[Matrix, list[str]]:
     than VALUES_MAX values, for a gap, and for what is no table, and NumericalFailure for a number that is not finite.
     """
     if hasattr(candidates, "columns") and not callable(candidates.columns):
+        names = [str(name) for name in candidates.columns]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise Invalid(f"candidates have two columns of one name: {repeated[0]}")
         named = {str(name): candidates[name] for name in candidates.columns}
     else:
         table = _array(candidates)
@@ -59,7 +62,7 @@ def _as_numbers(column: Any) -> Vector | None:
 
 def _levels(name: str, column: Any) -> tuple[list[str], Any]:
     values = np.asarray(column, dtype=object).tolist()
-    if any(value is None or value != value for value in values):
+    if any(value is None or type(value).__name__ in ("NAType", "NaTType") or value != value for value in values):
         raise Invalid(f"column {name} has gaps: fill them, or leave out these candidates")
     levels, of_each = np.unique([str(value) for value in values], return_inverse=True)
     if len(levels) > VALUES_MAX:

@@ -3,7 +3,7 @@
 import math
 import operator
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
 
 import numpy as np
@@ -258,6 +258,8 @@ def _outcomes(observations: Any) -> Iterator[Mapping[str, Any]]:
         rows = zip(*(np.asarray(observations[name]).tolist() for name in observations.columns), strict=True)
         yield from ({name: value for name, value in zip(names, row, strict=True) if value == value} for row in rows)
         return
+    if not isinstance(observations, Iterable) or isinstance(observations, str | bytes | Mapping):
+        raise Invalid("observations must be a list of (row, y), a frame, or the history of an optimizer")
     for number, outcome in enumerate(observations, start=1):
         if isinstance(outcome, Mapping):
             yield outcome

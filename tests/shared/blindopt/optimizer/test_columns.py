@@ -76,3 +76,30 @@ def test_candidates_twice_and_columns_without_a_difference_change_no_search():
     while (proposal := optimizer.propose()) is not None:
         optimizer.tell(proposal.row, y[proposal.row % 40])
     assert y[optimizer.recommendation().row % 40] >= np.sort(y)[-3]
+
+
+def test_a_frame_with_two_columns_of_one_name_or_with_gaps_in_text_is_refused_in_words():
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(bo.Invalid, match="two columns of one name: a"):
+        bo.Optimizer(pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"]))
+    with pytest.raises(bo.Invalid, match="column c has gaps"):
+        bo.Optimizer(pd.DataFrame({"c": pd.array(["x", None, "y"], dtype="string")}))
+
+
+@pytest.mark.parametrize("observations", [None, 5, "12", {"row": 1}])
+def test_observations_that_are_no_list_are_refused_in_words(observations):
+    with pytest.raises(bo.Invalid, match="must be a list"):
+        bo.Optimizer(np.arange(6.0)[:, None], observations=observations)
+
+
+def test_outcomes_whose_variance_no_double_holds_and_one_candidate_are_searched_without_a_warning(recwarn):
+    optimizer = bo.Optimizer(np.random.default_rng(1).uniform(size=(40, 2)), seed=1, iterations=12)
+    for _ in range(15):
+        row = optimizer.ask()
+        optimizer.tell(row, 1e300 * float(np.sin(row)))
+    assert optimizer.recommendation().row >= 0
+    alone = bo.Optimizer(np.ones((3, 2)), seed=1, iterations=6)
+    for _ in range(6):
+        alone.tell(alone.ask(), 1.0)
+    assert alone.recommendation().row in range(3)
+    assert not [warning for warning in recwarn if warning.category is RuntimeWarning]

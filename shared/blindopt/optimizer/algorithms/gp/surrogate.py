@@ -256,7 +256,9 @@ class Surrogate:
         count, _ = len(self._outcomes), self.posterior
         if self._averaged[0] != count:
             self._averaged = count, None
-            if self._fits and self._settings.engine > 2 and ANSWERS_MIN <= count <= ANSWERS_MAX:
+            # Beyond these sizes no double holds a variance.
+            has_variances = 1e-140 < self.unit.sd < 1e140
+            if self._fits and self._settings.engine > 2 and ANSWERS_MIN <= count <= ANSWERS_MAX and has_variances:
                 with suppress(NumericalFailure):  # without a finite density there are only the plugged-in values
                     self._averaged = count, self._average()
         return self._averaged[1]
@@ -289,7 +291,9 @@ class Surrogate:
         best = int(means.argmax())
         # What others do not explain of an outcome is noise in half of the draws, and in the others a share of it stays
         # with the candidate: outcomes of different candidates cannot tell them apart.
-        own = np.random.default_rng([*seed, 1]).uniform(size=len(draws)) * (np.arange(len(draws)) % 2)
+        # Outcomes of one candidate can: then all of it is noise.
+        is_alone = int(np.count_nonzero(evidence.rows == evidence.rows[best])) == 1
+        own = np.random.default_rng([*seed, 1]).uniform(size=len(draws)) * (np.arange(len(draws)) % 2) * is_alone
         laws = [posterior.likelihood.moments(logs, share) for logs, share in zip(draws, own, strict=True)]
         mean, variance, noise = np.array(laws).swapaxes(0, 1)
         mean, variance, noise = unit.outer_all(mean), unit.sd**2 * variance, unit.sd**2 * noise
@@ -427,7 +431,7 @@ class Surrogate:
         variance = self.unit.inner_variance(1.0)
         if self._scales is not None:
             columns = self._scales[self._scales > 0]
-            middle = np.exp(np.mean(np.log(columns), keepdims=True))
+            middle = np.exp(np.mean(np.log(columns), keepdims=True)) if len(columns) else np.ones(1)
             if kernel is not None:
                 start = replace(start, lengthscale=start.lengthscale * float(middle[0]))
             columns = columns if np.size(self._distance) == len(columns) else middle
