@@ -1,5 +1,6 @@
 """The curator's files: datasets, releases and their secret row orders, as npy in a private folder."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -142,11 +143,7 @@ class Vault:
     def erase(self, file_id: str) -> None:
         """Delete the files of a dataset or release, and overwrite what they held: another may have them mapped."""
         for path in self._files(file_id):
-            with suppress(FileNotFoundError), path.open("rb+") as file:
-                path.unlink()
-                for _ in range(-(-os.fstat(file.fileno()).st_size // _CHUNK)):
-                    file.write(bytes(_CHUNK))
-                os.fsync(file.fileno())
+            _erase(path)
         _make_durable(self._folder)
 
     def _files(self, file_id: str) -> list[Path]:
@@ -218,9 +215,17 @@ class PendingFiles:
     def path(self, upload_id: str) -> Path:
         return self._folder / f"{upload_id}.data"
 
+    @contextmanager
+    def opened(self, upload_id: str) -> Iterator[BinaryIO]:
+        """A file to read; whoever drops it meanwhile overwrites nothing of it. Raises FileNotFoundError."""
+        with self.path(upload_id).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield file
+
     def drop(self, file_id: str) -> None:
+        """Delete a file with its note, and overwrite what they held."""
         for kind in ("json", "partial", "data"):
-            (self._folder / f"{file_id}.{kind}").unlink(missing_ok=True)
+            _erase(self._folder / f"{file_id}.{kind}")
 
     def drop_unfinished(self) -> None:
         """Delete what a crash left. Folders stay, because none is made here."""
@@ -228,6 +233,16 @@ class PendingFiles:
         for path in self._folder.iterdir():
             if (path.stem not in whole or path.suffix == ".partial") and (not path.is_dir() or path.is_symlink()):
                 path.unlink()
+
+
+def _erase(path: Path) -> None:
+    """Delete a file that may be there, and overwrite what it held, unless it is read at this moment."""
+    with suppress(FileNotFoundError, BlockingIOError), path.open("rb+") as file:
+        path.unlink()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for _ in range(-(-os.fstat(file.fileno()).st_size // _CHUNK)):
+            file.write(bytes(_CHUNK))
+        os.fsync(file.fileno())
 
 
 def _make_durable(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The first page: open work of the person who has logged in."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -41,6 +42,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
         "certificates": [],
         "links": [],
         "datasets": None,
+        "uploads": [],
         "steps": (),
     }
     if page.may("owner", "measurer"):
@@ -64,11 +66,17 @@ async def _waiting(page: Page) -> dict[str, Any]:
         context["jobs"] = await _jobs(page)
         context["links"] = (await page.api.get("/v1/links"))["links"]
         context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
-        context["steps"] = await _first_steps(page, context["datasets"], accounts)
+        context["uploads"] = [
+            {name: upload[name] for name in ("id", "filename", "rows", "expires_at")}
+            for upload in (await page.api.get("/v1/uploads"))["uploads"]
+        ]
+        context["steps"] = await _first_steps(page, context, accounts)
     return context
 
 
-async def _first_steps(page: Page, datasets: int, accounts: list[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
+async def _first_steps(
+    page: Page, context: Mapping[str, Any], accounts: list[dict[str, Any]]
+) -> list[tuple[str, str | None, bool]]:
     """Name, path and whether it is done, of each step to a first recommendation; none after the first measurement."""
     if any(account["total_plays"] for account in accounts):
         return []
@@ -76,8 +84,14 @@ async def _first_steps(page: Page, datasets: int, accounts: list[dict[str, Any]]
         next((a["study_id"] for a in accounts if a["state"] == state), None) for state in ("draft", "open")
     )
     granted = opened is not None and (await page.api.get(f"/v1/studies/{opened}/grants", page_size=1))["grants"]
+    uploads = context["uploads"]
+    first = (
+        ("Decide how your file is read", f"/datasets/uploads/{uploads[0]['id']}")
+        if uploads and not context["datasets"]
+        else ("Upload a dataset", "/datasets/new")
+    )
     return [
-        ("Upload a dataset", "/datasets/new", datasets > 0),
+        (*first, context["datasets"] > 0),
         ("Define a study: features, outcome, privacy, budget", "/studies/new", bool(accounts)),
         ("Preview and release the study", draft and f"/studies/{draft}", opened is not None),
         ("Give a vendor a grant", opened and f"/studies/{opened}/grants", bool(granted)),

@@ -5,7 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import BinaryIO
@@ -143,11 +143,11 @@ class Uploads:
     def opened(self, caller: Principal, upload_id: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
         """A pending file to register; it is deleted afterwards, unless an error is raised. Raises NotFound."""
         note = self._note(caller, upload_id)
-        try:
-            file = self._files.path(upload_id).open("rb")
-        except FileNotFoundError:  # another request registered or discarded it meanwhile
-            raise NotFound(_GONE) from None
-        with file:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._files.opened(upload_id))
+            except FileNotFoundError:  # another request registered or discarded it meanwhile
+                raise NotFound(_GONE) from None
             yield note.view, file
         self._files.drop(upload_id)
 

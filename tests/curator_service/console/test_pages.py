@@ -309,11 +309,16 @@ def test_numbers_that_are_codes_are_read_as_categories_where_their_list_is_publi
     assert [(column.minimum, column.maximum) for column in made.columns][1:4] == [(0, 1)] * 3
 
 
-def test_a_pending_file_can_be_deleted(owner):
-    _upload(owner, "a,b\n1,x\n")
+def test_a_pending_file_waits_on_home_for_its_owner_alone_until_it_is_deleted(owner, auditor):
+    _upload(owner, "a,b\n1,x\n", filename="Wartend.csv")
     path = owner.path.removeprefix("/console")
+    assert f'href="/console{path}"' in owner.get("/").text
+    assert "Files that wait for your decision Wartend.csv 1 record, until" in owner.shown
+    assert "Wartend" not in auditor.get("/").text
+    owner.get(path)
     owner.submit(f"{path}:discard")
     assert "Nothing was stored" in owner.shown
+    assert "Wartend" not in owner.get("/").text
     owner.get(path)
     assert owner.status == 404
 

@@ -287,6 +287,32 @@ def test_pending_files_are_readable_by_the_service_s_user_alone(curator, folder)
     assert oct(stored.stat().st_mode & 0o777) == "0o700"
 
 
+def held(folder, upload_id):
+    """The pending file and its note, opened before they are deleted."""
+    stored = folder / "data" / "files" / "pending"
+    return [(stored / f"{upload_id}.{kind}").open("rb") for kind in ("data", "json")]
+
+
+@pytest.mark.parametrize("act", [discard, register])
+def test_what_a_pending_file_held_is_overwritten_when_it_goes_as_erased_data_is(curator, folder, act):
+    upload_id = upload(curator).json()["id"]
+    files = held(folder, upload_id)
+    assert all(CANARY.encode() in file.read() for file in files)
+    assert act(curator, upload_id).is_success
+    for file in files:
+        file.seek(0)
+        assert file.read().strip(b"\0") == b""
+
+
+def test_a_file_that_is_discarded_while_it_is_registered_is_read_as_it_was(curator, folder):
+    """What is read is never the zeros of a deletion."""
+    upload_id = upload(curator).json()["id"]
+    owner = curator.context.authentication.authenticate(f"Bearer {curator.tokens['owner']}")
+    with curator.curator.uploads.opened(owner, upload_id) as (_, file):
+        assert discard(curator, upload_id).is_success
+        assert (file.read(), pending(folder)) == (CSV, [])
+
+
 def test_a_packed_file_is_the_same_file(curator):
     """So its records are charged to one account, packed or not."""
     files = {"a.csv": CSV, "a.csv.gz": gzip.compress(CSV)}
