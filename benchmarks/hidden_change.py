@@ -1,6 +1,6 @@
 """How much noise a search bears: regret on two real tables by the change that a release hides.
 
-`python -m benchmarks.hidden_change [RUNS]` prints the table of results/hidden_change.md. Needs the wheels of `make data`.
+`python -m benchmarks.hidden_change [RUNS]` prints the table of results/hidden_change.md. Needs `make data`.
 
 Each feature is divided by its range, and a change of so large a share of every range is hidden by planar Laplace noise.
 `ei` asks 50 records by Z, knows the noise's law and a kernel that was fitted to 600 records, and begins with 3 random
