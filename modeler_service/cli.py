@@ -127,7 +127,7 @@ def start_run(
 def _in_words(best: wire.Recommendation) -> str:
     interval = "" if best.interval is None else f", {wire.INTERVAL_NAMES[best.interval_kind]}"
     if interval and best.interval_kind != "known":
-        limits = [("of the mean", best.interval), ("next answer under the model", best.next_interval)]
+        limits = [("of the mean", best.interval), ("next measurement under the model", best.next_interval)]
         interval += ",".join(f" {name} {ends[0]:.6g} to {ends[1]:.6g}" for name, ends in limits if ends)
     return f"Recommended: candidate {best.row} (mean {best.mean:.6g}{interval}), from {best.outcomes} answers"
 

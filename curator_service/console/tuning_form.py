@@ -16,6 +16,8 @@ from service_kit.console.words import words
 AXES = 6
 """Most hyper-parameters that the API takes."""
 METHODS = wire.TUNING_METHODS
+OFFERED = {name: method for name, method in METHODS.items() if name != "kusner_1"}
+"""Methods in the list of a new tuning. ``kusner_1`` is no better than a random value up to epsilon 10: REST has it."""
 ASSUMING = [name for name, method in METHODS.items() if "prior" in method.model_fields]
 """Rest on a declared prior, and are private but for a delta."""
 LIPSCHITZ = [name for name, method in METHODS.items() if "search" in method.model_fields]

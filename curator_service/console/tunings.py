@@ -83,7 +83,7 @@ def _shared(datasets: Datasets, validation: str | None, training: str | None) ->
 
 
 def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
-    context = {"datasets": list(datasets.values()), "methods": tuning_form.METHODS}
+    context = {"datasets": list(datasets.values()), "methods": tuning_form.OFFERED}
     status = 200 if form.ok else 422
     return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, status=status, form=form, **context)
 

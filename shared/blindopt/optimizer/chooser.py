@@ -537,12 +537,19 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
 
 
 def _in_public_range(recommendation: wire.Recommendation, answers: wire.Answers) -> wire.Recommendation:
-    """Clip mean and limits to the range of mean outcomes that the study states, if its answers are private."""
+    """Clip mean and limits to the ranges of mean outcomes and measurements that a study of private answers states."""
     if isinstance(answers, wire.NoAnswerNoise):
         return recommendation
-    low, high = answers.centre - answers.value_bound, answers.centre + answers.value_bound
-    limits = None if recommendation.interval is None else [min(max(end, low), high) for end in recommendation.interval]
-    return recommendation.model_copy(update={"mean": min(max(recommendation.mean, low), high), "interval": limits})
+
+    def clipped(numbers: list[float], reach: float) -> list[float]:
+        return [min(max(number, answers.centre - reach), answers.centre + reach) for number in numbers]
+
+    changes = {
+        "mean": clipped([recommendation.mean], answers.value_bound)[0],
+        "interval": recommendation.interval and clipped(recommendation.interval, answers.value_bound),
+        "next_interval": recommendation.next_interval and clipped(recommendation.next_interval, answers.bound),
+    }
+    return recommendation.model_copy(update=changes)
 
 
 def learner_of(chooser: RowChooser) -> Learner:

@@ -785,7 +785,10 @@ class Recommendation(Reply):
         "private answers mean and limits are clipped to centre - value_bound, centre + value_bound."
     )
     next_interval: MeanInterval | None = Field(
-        None, description="Interval of the candidate's next answer under the model, its noise included; null: unknown."
+        None,
+        description="Interval of the candidate's next measurement under the model, its noise included; null: unknown. "
+        "With private answers it is without their noise, and clipped to centre - C, centre + C, C = value_bound + "
+        "noise_bound.",
     )
     interval_kind: IntervalKind = Field(
         "model",

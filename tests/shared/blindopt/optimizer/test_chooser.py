@@ -449,6 +449,28 @@ def test_a_recommendation_lies_in_the_public_range_of_private_answers(algorithm,
         assert not all(39 <= end <= 41 for end in [free.mean, *(free.interval or [])])
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_next_measurement_lies_in_its_public_range_without_the_noise_of_an_answer(direction):
+    """Measurements of sd 1 about 40. Control: without a range they lead beyond it, less far than answers would."""
+    rng, z, answer_sd = np.random.default_rng(3), candidates(N), 5.0
+    answered = 40 + outcome_of(z) + rng.normal(size=N) + rng.normal(scale=answer_sd, size=N)
+    passport = wire.NoisePassport(privacy=wire.PrivacyNoise(variance=answer_sd**2), measurement_variance=0.0)
+
+    def interval(value_bound, noise_bound):
+        wide = {"value_bound": value_bound, "noise_bound": noise_bound, "centre": 40.0}
+        private = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", **wide)
+        settings = spec("ei", kernel=None, fit={}, iterations=16, initial_rows=5)
+        run = RowChooser(settings, study(N, direction=direction, answers=private), z)
+        for row in range(40):
+            run.observe(row, answered[row], passport)
+        return recommendation_of(run, "asked").next_interval
+
+    clipped, free = interval(0.6, 0.5), interval(1e3, 1e3)
+    assert 38.9 <= clipped[0] <= clipped[1] <= 41.1
+    assert free[0] < 38.9 or free[1] > 41.1
+    assert free[1] - free[0] < 2 * 1.96 * answer_sd
+
+
 def test_an_algorithm_over_few_arms_recommends_by_its_own_estimate():
     y = outcome_of(candidates())
     run = make("igp_ucb", iterations=30)

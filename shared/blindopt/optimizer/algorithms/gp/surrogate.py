@@ -132,7 +132,7 @@ class Averaged(NamedTuple):
     outcome: Mixture
     """Of the row's mean outcome."""
     next_outcome: Mixture
-    """Of another outcome, with the noise of the last one."""
+    """Of another measurement, with the noise of the last one, and without that of a private answer."""
 
 
 class Surrogate:
@@ -300,7 +300,8 @@ class Surrogate:
         row, degrees = int(evidence.rows[best]), max(count - len(begin), _DEGREES_MIN)
         last = int(np.flatnonzero(evidence.rows == row)[-1])
         outcome = Mixture(mean[:, best], variance[:, best], degrees)
-        following = Mixture(outcome.means, outcome.variances + noise[:, last], degrees)
+        of_measurement = np.maximum(noise[:, last] - self._outcomes[last].privacy_variance, 0.0)
+        following = Mixture(outcome.means, outcome.variances + of_measurement, degrees)
         return Averaged(row, unit.outer(float(means[best])), outcome, following)
 
     def _current(self) -> Posterior:
