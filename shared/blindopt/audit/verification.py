@@ -65,6 +65,7 @@ class Verification:
             raise LogBroken(f"the export is of {export.service} and signed by {self._own.name}")
         self._export, self._only_own = export, only_own
         self._exchanges: defaultdict[str, _Exchanges] = defaultdict(_Exchanges)
+        self._countersigned: set[str] = set()  # studies, whose key the modeler has from then on
         self._since = self._checkpoint(since)
         self.head = self._since
         """Head of the own log: of what was verified so far."""
@@ -135,10 +136,14 @@ class Verification:
         if isinstance(exchange, dict) and type(position := exchange.get("position")) is int:
             if position < 0:
                 raise LogBroken(f"record {entry.seq} names place {position} of a shared log: places begin at 0")
-            self._exchanges[str(exchange.get("grant_id"))].add(position, exchange_leaf(entry.body), exchange)
+            exchanges, study = self._exchanges[str(exchange.get("grant_id"))], str(exchange.get("study_id"))
+            exchanges.add(position, exchange_leaf(entry.body), exchange)
+            if study in self._countersigned:
+                exchanges.signer_of = study
         if record.get("kind") == "checkpoint.countersigned" and isinstance(details := record.get("details"), dict):
             exchanges = self._exchanges[str(details.get("grant_id"))]
             exchanges.countersigned.append((details.get("size"), details.get("root")))
+            self._countersigned.add(exchanges.study or "")
 
     def _verify_shared(self, grant: str, recorded: "_Exchanges") -> None:
         """Verify the shared log of a grant against its signatures, and the party's own exchanges by position.
@@ -150,16 +155,18 @@ class Verification:
         is_curators = export.service == "blindopt-curator"
         first = next((position for position, _ in recorded.leaves), 0) if self.since else 0
         study = self._study(grant, recorded)
-        curator = own if is_curators else self._curator(grant, study)
+        curator = own if is_curators else self._curator(grant, study, recorded)
         witness = _key(export.keys.get(grant)) if is_curators else own
         whole: list[Checkpoint] = []
         receipts, complete = _Roots(), _Roots()
         if curator is not None:
             whole = [curator.verify(note, grant) for note in export.of_kind("checkpoint", grant)]
-            notes = export.of_kind("receipt", grant)
-            receipts.add_all(curator.verify(note, grant) for note in notes if not first or _size(note) > first)
         elif next(export.log(grant), None) is not None:
             raise LogBroken("the key of the curator, whose receipts made it, is missing")
+        notes = (
+            note for note in export.of_kind("receipt", grant) if not first or parse_unverified(note).head.size > first
+        )
+        receipts.add_all(_receipt(note, grant, curator) for note in notes)
         countersignatures = list(export.of_kind("countersignature", grant))
         if witness is None and countersignatures:
             raise LogBroken("the key of the modeler that countersigned it is missing")
@@ -185,9 +192,9 @@ class Verification:
                 break
         walk.end(signed)
         peaks, end = walk.peaks, size
-        while curator is not None and (leaf := recorded.leaves.get(end)) is not None:
+        while (leaf := recorded.leaves.get(end)) is not None:
             peaks, end = grow(peaks, end, leaf), end + 1
-            is_pending = not is_curators and recorded.refused.get(end - 1, study) != study
+            is_pending = not is_curators and (curator is None or recorded.refused.get(end - 1, study) != study)
             if is_pending and receipts.get(end) != root(peaks).hex():
                 raise LogBroken(f"the receipt of place {end - 1} is missing, or shows another history")
             if not is_pending:
@@ -203,7 +210,7 @@ class Verification:
             fault = f"place {recorded.stray} is of another grant or study"
         if fault is not None:
             raise LogBroken(fault)
-        if curator is not None and not is_curators:
+        if not is_curators:
             for position, _ in recorded.leaves:
                 if receipts.by_size.get(position + 1) is None:
                     raise LogBroken(f"the receipt of place {position} is missing")
@@ -212,12 +219,16 @@ class Verification:
             if countersigned not in heads:
                 raise LogBroken(f"the countersignature of size {countersigned[0]} is missing")
 
-    def _curator(self, grant: str, study: str) -> Verifier | None:
-        """Return the key of a grant's study; where every request was refused, the one that signed the receipts."""
+    def _curator(self, grant: str, study: str, recorded: "_Exchanges") -> Verifier | None:
+        """Return the key of a grant's study; where every request was refused, the one that signed a receipt.
+
+        None: of a curator that has answered nothing but refusals, nobody knows the key.
+        """
+        keys = self._export.keys
         if study:
-            return _key(self._export.keys.get(study))
-        note = next(self._export.of_kind("receipt", grant), "")
-        return _key(signer_of(note, grant, self._export.keys.values()))
+            return _key(keys.get(study))
+        signers = (signer_of(note, grant, keys.values()) for note in self._export.of_kind("receipt", grant))
+        return _key(next((signer for signer in signers if signer is not None), keys.get(recorded.signer_of)))
 
     def _study(self, grant: str, recorded: "_Exchanges") -> str:
         """Return the study of a grant: that of the first exchange which was not refused."""
@@ -248,6 +259,8 @@ class _Exchanges:
     """Of the first that was not refused: a refused request may name another study than the grant's, by mistake."""
     refused: dict[int, str] = field(default_factory=dict)
     """The studies that refused requests named, by position, since the last one that was not refused."""
+    signer_of: str = ""
+    """The study that was named last of those with a known key: a receipt that it had not signed was not recorded."""
     stray: int | None = None
     """Position of the first about another study."""
     countersigned: list[tuple[object, object]] = field(default_factory=list)
@@ -323,8 +336,14 @@ def leads(export: Records, vkey: str) -> bool:
         return False
 
 
-def _size(note: str) -> int:
-    return parse_unverified(note).head.size
+def _receipt(note: str, grant: str, curator: Verifier | None) -> Checkpoint:
+    """Return the checkpoint of a receipt; where nobody knows the curator's key, its signature is not checked."""
+    if curator is not None:
+        return curator.verify(note, grant)
+    checkpoint = parse_unverified(note)
+    if not checkpoint.origin.endswith(f"/{grant}"):
+        raise LogBroken(f"the checkpoint is of another log: {checkpoint.origin} is not of this log")
+    return checkpoint
 
 
 class _Roots:

@@ -12,7 +12,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.audit.checkpoints import Signer
-from blindopt.audit.merkle_log import Exchange
+from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.audit.verification import Verification
 from blindopt.client.log_copy import StudyLog
 from blindopt.client.witness import Witness as LibraryWitness
@@ -187,6 +187,46 @@ def test_what_was_done_to_a_copy_is_named(name, curators, modeler):
     statements, what = CHANGES[name]
     for statement in statements.split("; "):
         change(modeler, statement)
+    with pytest.raises(LogBroken, match=what):
+        modeler.verify()
+
+
+OF_REFUSALS = {
+    "no receipt": ("DELETE FROM receipts WHERE grant_id = '{grant}'", "the receipt of place 0 is missing"),
+    "the first one gone": ("DELETE FROM receipts WHERE grant_id = '{grant}' AND seq = 0", "the receipt of place 0 is"),
+    "the last one gone": ("DELETE FROM receipts WHERE grant_id = '{grant}' AND seq = 1", "the receipt of place 1 is"),
+    "another history": ("UPDATE receipts SET note = '{other}' WHERE grant_id = '{grant}' AND seq = 0", "history"),
+    "another log": ("UPDATE receipts SET note = '{moved}' WHERE grant_id = '{grant}' AND seq = 0", "of another log"),
+    "an own record changed": ("UPDATE receipts SET note = '{first}' WHERE grant_id = '{grant}'", "receipt of place 1"),
+}
+FORGED = {
+    "every signature": ("UPDATE receipts SET note = '{forged}' WHERE grant_id = '{grant}'", "no valid signature"),
+    "a signature": ("UPDATE receipts SET note = '{forged}' WHERE grant_id = '{grant}' AND seq = 0", "no valid signat"),
+}
+
+
+@pytest.mark.parametrize(
+    ("is_known", "name"),
+    [*((is_known, name) for is_known in (True, False) for name in OF_REFUSALS), *((True, n) for n in FORGED)],
+)
+def test_where_all_requests_of_a_grant_were_refused_each_pending_one_has_a_valid_receipt(
+    is_known, name, curators, modeler
+):
+    """Two refusals about a study whose curator countersigns with the modeler, or by a curator that nobody knows."""
+    trusted, grant, rng = curators[0], curators[1] if is_known else curators[3], random.Random(4)
+    an_exchange(rng, trusted, trusted.study_id, modeler.witness_of(trusted.study_id))
+    witness = modeler.witness_of(trusted.study_id)
+    witness._countersign(trusted.grant, Head(1, trusted.root(trusted.bodies)), trusted.note(1))
+    for _ in range(2):
+        named = grant.study_id if is_known else NOBODYS
+        an_exchange(rng, grant, named, modeler.witness_of(named), refused=True)
+    if is_known:
+        change(modeler, f"DELETE FROM shared WHERE grant_id = '{grant.grant}'")
+    assert modeler.verify().pending == 2  # the control: with their receipts
+    notes = {"other": grant.note(1, bodies=[b"{}"]), "moved": grant.note(1, grant="grt_1"), "first": grant.note(1)}
+    grant.signer = Signer.of("curator", bytes(32))
+    statement, what = (OF_REFUSALS | FORGED)[name]
+    change(modeler, statement.format(grant=grant.grant, forged=grant.note(1), **notes))
     with pytest.raises(LogBroken, match=what):
         modeler.verify()
 
