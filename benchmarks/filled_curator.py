@@ -35,7 +35,7 @@ class FilledCurator:
         _, self.owner = self.curator.context.authentication.issue("owner", "bench", days=1)
         rows = np.random.default_rng(0).normal(size=(1_000, 3))
         text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
-        upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
+        upload = Upload(name="bench", public=True, filename="bench.csv")
         file, reading = io.BytesIO(text.encode()), Reading("bench.csv")
         reply = self.curator.datasets.register(_request(self.owner, "data"), upload, file, reading)
         self.dataset = str(json.loads(reply.body)["id"])

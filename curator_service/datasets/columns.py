@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from blindopt.errors import Fault, Invalid
 from blindopt.faults import nearest
 from blindopt.formats.numbers import number_of
-from blindopt.wire import ColumnChoice
+from blindopt.wire import ColumnChoice, ReadingChoice
 from curator_service.datasets.findings import Limits, refuse
 
 _NAME_MAX = 200
 Choices = Sequence[str | ColumnChoice]
+DETECTED = ReadingChoice()
+"""Nothing is declared: all columns are read as numbers."""
 
 
 def names_of(header: Sequence[str] | None, limits: Limits) -> list[str]:
@@ -46,11 +48,12 @@ class Chosen:
     dropped: list[str]
 
 
-def choose(names: Sequence[str], columns: Choices | None, person: str | None, limits: Limits) -> Chosen:
+def choose(names: Sequence[str], reading: ReadingChoice, limits: Limits) -> Chosen:
     """Which columns of a file are read, and how: all as numbers by default. Raises DatasetInvalid."""
+    person = None if reading.person is None else reading.person.strip()
     if person is not None and person not in names:
         raise refuse(f"person: {_unknown(person, names)}")
-    requested: Choices = [name for name in names if name != person] if columns is None else columns
+    requested: Choices = [name for name in names if name != person] if reading.columns is None else reading.columns
     choices = [ColumnChoice(column=choice) if isinstance(choice, str) else choice for choice in requested]
     read = [choice.column for choice in choices]
     if not read or len(set(read)) != len(read):

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO
 
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSign, has_decimal_comma
-from blindopt.formats.tables import Malformed, Part, TextTable
+from blindopt.formats.numbers import LARGEST_INTEGER, has_decimal_comma
+from blindopt.formats.tables import SEPARATORS, Malformed, Part, TextTable
+from blindopt.wire import DecimalSign, Encoding, ReadingChoice, Separator
 from curator_service.datasets.columns import names_of
 from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
@@ -24,15 +25,15 @@ from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawCol
 _BLOCK_ROWS, _BLOCK_CHARACTERS = 10_000, 1 << 20
 _BLANK_MAX = 10_000
 """So many blank lines at the end of a file are no rows."""
-_OF_NUMBERS = b"0123456789+-.eE,;\t \n"
+_OF_NUMBERS = b"0123456789+-.eE,;\t| \n"
 _MAY_BE_TINY = re.compile(r"[eE]|[0-9.]{300}")
-Separator = Literal[",", ";", "\t"]
 
 
 @contextmanager
-def csv_source(file: BinaryIO, limits: Limits) -> Iterator["CsvSource"]:
-    """A UTF-8 CSV file with a header, whose cells are separated by commas, semicolons or tabs. Stays open after it."""
-    source = CsvSource(TextTable(file), limits)
+def csv_source(file: BinaryIO, limits: Limits, choice: ReadingChoice) -> Iterator["CsvSource"]:
+    """A CSV file with a header, whose cells are separated by commas, semicolons, tabs or bars. Stays open after it."""
+    separators = SEPARATORS if choice.separator is None else (choice.separator,)
+    source = CsvSource(TextTable(file, separators, encoding=choice.encoding or "utf-8"), limits)
     try:
         with source.table.checked():
             source.open()
@@ -66,7 +67,11 @@ class CsvSource:
 
     @property
     def separator(self) -> Separator:
-        return cast(Separator, self.table.separator)
+        return self.table.separator
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.table.encoding
 
     @property
     def progress(self) -> float:
@@ -161,7 +166,7 @@ class CsvSource:
     @property
     def _cut_by(self) -> str:
         """What separates the cells, where it is no comma: somebody may not have meant it to."""
-        return {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs"}[self.separator]
+        return {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs", "|": ", cut at bars"}[self.separator]
 
     def decimal(self, requested: Sequence[str]) -> DecimalSign:
         """The decimal sign of these columns: a comma where the separator is none and a number surely has one."""

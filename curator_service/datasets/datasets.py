@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.views import overlaps_of
 from curator_service.datasets import table as withheld
-from curator_service.datasets.columns import check_columns
+from curator_service.datasets.columns import DETECTED, check_columns
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
@@ -50,19 +50,18 @@ class Upload:
 
     name: str
     public: bool
-    columns: list[str | wire.ColumnChoice] | None
     filename: str
-    person: str | None = None
-    rows_per_person: int | None = None
-    """Both or neither: the column that says whose each row is, and how many rows of one person are kept."""
-    decimal: Literal[".", ","] | None = None
-    """Decimal sign of a CSV file; None: the one that is detected."""
+    reading: wire.ReadingChoice = DETECTED
+
+    @property
+    def person(self) -> str | None:
+        """The name of the column that says whose each row is."""
+        return None if self.reading.person is None else self.reading.person.strip()
 
     def digest(self, content: str) -> str:
         """SHA-256 of the request: a multipart body has a random boundary, so its bytes do not count."""
-        columns = None if self.columns is None else [_plain(each) for each in self.columns]
-        values = [*asdict(replace(self, columns=None)).values(), columns, content]
-        return sha256(json.dumps(values).encode())
+        reading = self.reading.model_dump(mode="json", exclude_defaults=True)
+        return sha256(json.dumps([self.name, self.public, self.filename, reading, content]).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,6 @@ class Datasets:
         self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str, reading: Reading
     ) -> StoredReply:
         dataset_id, scratch = new_id("ds"), self._vault.scratch
-        person = None if upload.person is None else upload.person.strip()
         try:
             with TemporaryFile(dir=scratch) as numbers, TemporaryFile(dir=scratch) as digests:
                 with self._vault.new_dataset(dataset_id) as values:
@@ -145,17 +143,15 @@ class Datasets:
                         file=reading.descriptor(file),
                         limits=self._limits,
                         parquet=is_parquet(upload.filename),
-                        columns=upload.columns,
-                        person=person,
-                        key=None if person is None else self._context.seal.key_for("persons").hex(),
-                        decimal=upload.decimal,
+                        reading=upload.reading,
+                        key=None if upload.person is None else self._context.seal.key_for("persons").hex(),
                         values=values.fileno(),
                         numbers=numbers.fileno(),
                         digests=digests.fileno(),
                     )
                     read = reading.read(job, file)
                 counts = _Persons()
-                if person is not None:
+                if upload.person is not None:
                     read, counts = self._keep_persons(dataset_id, upload, read, _mapped(numbers), _mapped(digests))
                 elif read.left_out:
                     self._vault.keep_numbers(dataset_id, _mapped(numbers))
@@ -179,11 +175,11 @@ class Datasets:
         self, dataset_id: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
     ) -> tuple[Reply, _Persons]:
         """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
-        assert upload.rows_per_person is not None
+        assert upload.reading.rows_per_person is not None
         assert read.columns is not None
         of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(dataset_id)
         persons, statistics = numbers_of(of_rows), Statistics()
-        records = kept_rows(persons, upload.rows_per_person)
+        records = kept_rows(persons, upload.reading.rows_per_person)
         # Reads the file that is replaced: it stays while it is mapped.
         self._vault.keep_dataset(dataset_id, statistics.collect(np.asarray(stored[rows]) for rows in pieces(records)))
         self._vault.keep_persons(dataset_id, of_rows[records])
@@ -197,9 +193,10 @@ class Datasets:
         """The people of a stored file that is no dataset yet, compared with those of all files so far."""
         assert read.columns is not None
         columns = json.dumps([column.model_dump() for column in read.columns])
-        person = None if upload.person is None else upload.person.strip()
         fields = {"id": dataset_id, "sha256": digest, "rows": read.rows, "columns": columns}
-        stored = SimpleNamespace(**fields, public=upload.public, person_column=person, rows_left_out=read.left_out)
+        stored = SimpleNamespace(
+            **fields, public=upload.public, person_column=upload.person, rows_left_out=read.left_out
+        )
         people = _People(self._same_people, stored)
         with self._context.database.read() as db:
             people.compared_on(db)
@@ -217,8 +214,7 @@ class Datasets:
     ) -> Effect:
         assert read.columns is not None
         assert read.reading is not None
-        person = None if upload.person is None else upload.person.strip()
-        _check_persons_alike(db, digest, person, upload.rows_per_person)
+        _check_persons_alike(db, digest, upload.person, upload.reading.rows_per_person)
         details = store.register(
             db,
             overlaps=overlaps,
@@ -232,15 +228,15 @@ class Datasets:
             created_at=stamp(self._context.clock()),
             reading=(reading := read.reading.model_dump_json()),
             rows_left_out=read.left_out,
-            person_column=None if upload.person is None else upload.person.strip(),
-            rows_per_person=upload.rows_per_person,
+            person_column=upload.person,
+            rows_per_person=upload.reading.rows_per_person,
             **asdict(counts),
         )
         view = _stored_view(db, dataset_id)
         details["reading_sha256"] = sha256(reading.encode())
         details["account"] = ledger_lines.account_name(db, store.find(db, store.datasets, dataset_id))
-        if upload.rows_per_person is not None:
-            details["rows_per_person"] = upload.rows_per_person
+        if upload.reading.rows_per_person is not None:
+            details["rows_per_person"] = upload.reading.rows_per_person
         return Effect(view, "dataset.registered", details)
 
     def import_path(self, name: str) -> Path:
@@ -359,10 +355,6 @@ def dataset_view(row: Any) -> wire.DatasetView:
 def reading_of(row: Any) -> wire.FileReading | None:
     """How the file of a stored dataset was read, where that is recorded."""
     return None if row.reading is None else wire.FileReading.model_validate_json(row.reading)
-
-
-def _plain(column: str | wire.ColumnChoice) -> object:
-    return column if isinstance(column, str) else column.model_dump(mode="json")
 
 
 def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Vector
-from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSign
+from blindopt.formats.numbers import LARGEST_INTEGER
+from blindopt.wire import DecimalSign
 from curator_service.datasets.columns import names_of
 from curator_service.datasets.findings import Findings, Limits, refuse, too_large
 from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
@@ -99,6 +100,7 @@ class ParquetSource:
     progress: float = 0.0
     """The share of the rows that was read."""
     separator: None = None
+    encoding: None = None
 
     def kind(self, name: str) -> str | None:
         """The type of a column that does not store numbers."""

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import BinaryIO
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.formats import numbers as rules
-from blindopt.formats.numbers import DecimalSign
-from blindopt.wire import ColumnChoice, FileReading
-from curator_service.datasets.columns import Choices, choose
+from blindopt.wire import ColumnChoice, DecimalSign, FileReading, ReadingChoice
+from curator_service.datasets.columns import DETECTED, choose
 from curator_service.datasets.csv_source import CsvSource, csv_source
 from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.parquet_source import ParquetSource, parquet_source
@@ -76,31 +75,57 @@ class Table:
 def read_table(
     file: BinaryIO,
     limits: Limits,
-    columns: Choices | None = None,
+    choice: ReadingChoice = DETECTED,
     persons: PersonColumn | None = None,
-    decimal: DecimalSign | None = None,
     *,
     parquet: bool,
 ) -> Iterator[Table]:
-    """The numeric table of a UTF-8 CSV file with a header, or of a Parquet file, which needs the `parquet` extra.
+    """The numeric table of a CSV file with a header, or of a Parquet file, which needs the `parquet` extra.
 
-    Other columns than ``columns``, if given, are ignored. ``persons`` collects the digests of its column, which is no
-    column of the table, for each row that is kept while blocks are taken; none of its cells may be empty. ``decimal``:
-    the sign of decimals in CSV; by default it is detected. Raises DatasetInvalid with the first row (1 after the
+    ``persons`` collects the digests of the column of persons, which is no column of the table, for each row that is
+    kept while blocks are taken; none of its cells may be empty. Raises DatasetInvalid with the first row (1 after the
     header) and line of each kind of fault in each column, never with the value. Iterate the blocks inside the context;
     the file stays open after it.
     """
-    with open_source(file, limits, parquet=parquet) as source:
-        person = None if persons is None else persons.name
-        selection = choose(source.names, columns, person, limits)
-        if person is not None and not source.names_persons(person):
-            raise refuse(f"the person column's type is {source.kind(person)}: it must be text or whole numbers")
+    with open_source(file, limits, choice, parquet=parquet) as source:
+        selection = choose(source.names, choice, limits)
+        if persons is not None and not source.names_persons(persons.name):
+            raise refuse(f"the person column's type is {source.kind(persons.name)}: it must be text or whole numbers")
         numbers = [choice.column for choice in selection.choices if choice.kind == "number"]
-        sign = None if parquet else decimal or source.decimal(numbers)
-        reading = FileReading(separator=source.separator, decimal=sign, columns=selection.choices)
+        reading = FileReading(
+            separator=source.separator,
+            decimal=None if parquet else choice.decimal or source.decimal(numbers),
+            encoding=source.encoding,
+            missing_values=choice.missing_values,
+            columns=selection.choices,
+        )
         table = Table(selection.stored, selection.dropped, reading, source)
         table.blocks = _blocks(source, selection.choices, table, persons)
         yield table
+
+
+def markers_in(reading: FileReading | ReadingChoice, column: ColumnChoice | None) -> frozenset[str]:
+    """The further cells that count as missing in a column; a category of the column is none."""
+    markers = frozenset(map(str.strip, reading.missing_values))
+    if column is None:
+        return markers
+    return (markers - {value.strip() for value in column.values or ()}) | set(map(str.strip, column.missing_values))
+
+
+def _without(markers: frozenset[str], column: RawColumn) -> RawColumn:
+    """A column with gaps in place of the markers."""
+    if not markers:
+        return column
+    if isinstance(column, Numbers):
+        return replace(column, missing=missing_numbers(column, markers))
+    return ["" if cell.strip() in markers else cell for cell in column]
+
+
+def missing_numbers(column: Numbers, markers: frozenset[str]) -> NDArray[np.bool_]:
+    """Which numbers of a column are missing (m,): also those that a marker writes."""
+    gaps = [number for marker in markers if (number := rules.number_of(marker)) is not None]
+    missing: NDArray[np.bool_] = column.missing | np.isnan(column.values) | np.isin(column.values, gaps)
+    return missing
 
 
 def _unfit(source: Source, choices: list[ColumnChoice]) -> dict[str, str]:
@@ -129,8 +154,10 @@ def _blocks(
     if persons is not None:
         requested, texts = [*requested, persons.name], [*texts, persons.name]
     decimal = table.reading.decimal or "."
-    for block in source.blocks(requested, findings, texts, decimal):
-        values, is_kept = _encoded(block, choices, decimal, findings, table.rounded)
+    markers = [markers_in(table.reading, choice) for choice in choices]
+    as_numbers = None if any(markers) else decimal  # a marker such as -999 is compared as text
+    for block in source.blocks(requested, findings, texts, as_numbers):
+        values, is_kept = _encoded(block, choices, markers, decimal, findings, table.rounded)
         if persons is not None:
             _add_persons(persons, block, is_kept, findings)
         if not findings.total:  # after a fault, read on to list the other ones
@@ -143,13 +170,18 @@ def _blocks(
 
 
 def _encoded(
-    block: RawBlock, choices: list[ColumnChoice], decimal: DecimalSign, findings: Findings, rounded: dict[str, int]
+    block: RawBlock,
+    choices: list[ColumnChoice],
+    markers: list[frozenset[str]],
+    decimal: DecimalSign,
+    findings: Findings,
+    rounded: dict[str, int],
 ) -> tuple[Matrix, NDArray[np.bool_]]:
     """The numbers of a block, and which of its rows are kept."""
     columns: list[Matrix] = []
     is_kept = np.ones(len(block.rows), dtype=bool)
-    for choice, column in zip(choices, block.columns, strict=False):  # the persons come last
-        encoded = encode(choice, column, decimal)
+    for choice, gaps, column in zip(choices, markers, block.columns, strict=False):  # the persons come last
+        encoded = encode(choice, _without(gaps, column), decimal)
         for index, fault in encoded.faults:
             findings.add(fault, **block.at(index), column=choice.column)
         if encoded.rounded:
@@ -225,7 +257,7 @@ def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tu
 
 
 def _stored(column: Numbers) -> tuple[Vector, NDArray[np.bool_], Faults]:
-    missing = column.missing | np.isnan(column.values)
+    missing = missing_numbers(column, frozenset())
     faults = [(int(i), rules.NOT_FINITE) for i in np.flatnonzero(np.isinf(column.values) & ~missing)]
     return np.where(missing, 0.0, column.values), missing, faults
 
@@ -258,5 +290,7 @@ def _days(column: list[str], to_days: Callable[[str], float | None]) -> tuple[Ve
     return values, missing, faults
 
 
-def open_source(file: BinaryIO, limits: Limits, *, parquet: bool) -> AbstractContextManager[Source]:
-    return parquet_source(file, limits) if parquet else csv_source(file, limits)
+def open_source(
+    file: BinaryIO, limits: Limits, choice: ReadingChoice, *, parquet: bool
+) -> AbstractContextManager[Source]:
+    return parquet_source(file, limits) if parquet else csv_source(file, limits, choice)

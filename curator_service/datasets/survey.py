@@ -9,11 +9,19 @@ from typing import Any, BinaryIO, get_args
 import numpy as np
 
 from blindopt.formats import numbers as rules
-from blindopt.formats.numbers import DecimalSign
-from blindopt.wire import CATEGORIES_MAX, Contents, DateFormat, SurveyedColumn
-from curator_service.datasets.csv_source import Separator
+from blindopt.wire import (
+    CATEGORIES_MAX,
+    Contents,
+    DateFormat,
+    DecimalSign,
+    Encoding,
+    ReadingChoice,
+    Separator,
+    SurveyedColumn,
+)
+from curator_service.datasets.columns import DETECTED
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.reading import open_source
+from curator_service.datasets.reading import markers_in, missing_numbers, open_source
 from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
@@ -31,6 +39,7 @@ class Surveyed:
 
     rows: int
     separator: Separator | None
+    encoding: Encoding | None
     decimal: DecimalSign | None
     columns: list[SurveyedColumn]
 
@@ -39,6 +48,7 @@ class Surveyed:
 class _Column:
     """What was seen of a column so far."""
 
+    markers: frozenset[str]
     missing: int = 0
     rounded: int = 0
     wrong: int = 0
@@ -49,7 +59,7 @@ class _Column:
     high: float = -np.inf
 
     def add_numbers(self, column: Numbers) -> None:
-        missing = column.missing | np.isnan(column.values)
+        missing = missing_numbers(column, self.markers)
         self.missing += int(missing.sum())
         self.rounded += column.rounded
         self._bound(column.values[~missing])
@@ -63,13 +73,13 @@ class _Column:
             self.texts |= set(map(str.strip, set(cells)))
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
                 self.texts = None
-        if (values := rules.all_numbers(cells, decimal)) is not None:
+        if self.markers.isdisjoint(map(str.strip, cells)) and (values := rules.all_numbers(cells, decimal)) is not None:
             self._bound(values)
             self.rounded += rules.rounded(cells, values)
             self.date_formats = []
             return
         for index, cell in enumerate(cells):
-            if rules.is_missing(cell):
+            if self._is_missing(cell):
                 self.missing += 1
                 continue
             if rules.fault_of(cell, decimal) is None:
@@ -85,6 +95,9 @@ class _Column:
                     date_format for date_format in self.date_formats if _TO_DAYS[date_format](text) is not None
                 ]
 
+    def _is_missing(self, cell: str) -> bool:
+        return rules.is_missing(cell) or cell.strip() in self.markers
+
     def view(self, name: str, rows: int, *, unnamed: bool, usable: bool) -> SurveyedColumn:
         """What was seen, of a column of ``rows`` cells."""
         holds: Contents = "text" if self.wrong else "number"
@@ -92,7 +105,7 @@ class _Column:
             holds = "date"
         if self.missing == rows:
             holds = "empty"
-        texts = None if self.texts is None else sorted(text for text in self.texts if not rules.is_missing(text))
+        texts = None if self.texts is None else sorted(text for text in self.texts if not self._is_missing(text))
         is_text = holds == "text" and usable
         longest = max(map(len, texts or ()), default=0)
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
@@ -113,13 +126,20 @@ class _Column:
 
 
 def survey(
-    file: BinaryIO, limits: Limits, *, parquet: bool, on_progress: Callable[[float], None] = lambda share: None
+    file: BinaryIO,
+    limits: Limits,
+    choice: ReadingChoice = DETECTED,
+    *,
+    parquet: bool,
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> Surveyed:
     """What a CSV or Parquet file holds. Raises DatasetInvalid for a file that is broken, or has ragged rows."""
-    with open_source(file, limits, parquet=parquet) as source:
+    with open_source(file, limits, choice, parquet=parquet) as source:
         names, findings = source.names, Findings()
-        decimal, usable = source.decimal(names), [source.kind(name) is None or source.is_text(name) for name in names]
-        columns, rows = [_Column() for _ in names], 0
+        decimal = None if parquet else choice.decimal or source.decimal(names)
+        usable = [source.kind(name) is None or source.is_text(name) for name in names]
+        markers = {each.column: each for each in choice.columns or [] if not isinstance(each, str)}
+        columns, rows = [_Column(markers_in(choice, markers.get(name))) for name in names], 0
         for block in source.blocks(names, findings):
             rows += len(block.rows)
             on_progress(source.progress)
@@ -133,4 +153,4 @@ def survey(
             seen.view(name, rows, unnamed=name in source.unnamed, usable=can_be_used)
             for name, seen, can_be_used in zip(names, columns, usable, strict=True)
         ]
-        return Surveyed(rows, source.separator, decimal, views)
+        return Surveyed(rows, source.separator, source.encoding, decimal, views)

@@ -80,7 +80,7 @@ class Uploads:
             surveyed = reading.read(job, content)
             made = {"id": new_id("upl"), "expires_at": self._context.clock() + timedelta(hours=KEPT_HOURS)}
             about = {"filename": filename[:_NAME_MAX], "sha256": digest, "registered_as": []}
-            seen = {"rows": surveyed.rows, "separator": surveyed.separator, "decimal": surveyed.decimal}
+            seen = {name: getattr(surveyed, name) for name in ("rows", "separator", "decimal", "encoding")}
             view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.surveyed})
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:

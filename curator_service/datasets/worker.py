@@ -13,9 +13,7 @@ from typing import BinaryIO
 from blindopt.arrays import Matrix
 from blindopt.errors import DatasetInvalid
 from blindopt.formats import npy_files
-from blindopt.formats.numbers import DecimalSign
-from blindopt.wire import Column, ColumnChoice, FileReading, SurveyedColumn
-from curator_service.datasets.csv_source import Separator
+from blindopt.wire import Column, DecimalSign, Encoding, FileReading, ReadingChoice, Separator, SurveyedColumn
 from curator_service.datasets.findings import Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
 from curator_service.datasets.persons import PersonColumn
@@ -32,18 +30,16 @@ MEMORY = {False: 40 * MIB, True: 96 * MIB}
 class Job(runner.Message):
     """What to read. Files are descriptors of the process: ``file`` is read, the others are written.
 
-    ``values`` None: find out what the columns hold. Else the chosen ``columns`` are written there as npy,
+    ``values`` None: find out what the columns hold. Else the chosen columns are written there as npy,
     to ``numbers`` the number in the file of each row that is kept as int64, to ``digests`` its person's digest.
     """
 
     file: int | None
     parquet: bool
     limits: Limits
-    columns: list[str | ColumnChoice] | None = None
-    person: str | None = None
+    reading: ReadingChoice = ReadingChoice()
     key: str | None = None
     """The key of the digests of persons, in hexadecimal digits."""
-    decimal: DecimalSign | None = None
     values: int | None = None
     numbers: int | None = None
     digests: int | None = None
@@ -54,6 +50,7 @@ class Reply(runner.Reply):
 
     rows: int = 0
     separator: Separator | None = None
+    encoding: Encoding | None = None
     decimal: DecimalSign | None = None
     surveyed: list[SurveyedColumn] | None = None
     columns: list[Column] | None = None
@@ -71,8 +68,9 @@ def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     try:
         if job.values is not None:
             return _written(job, file, sender)
-        seen = survey(file, job.limits, parquet=job.parquet, on_progress=sender.progress)
-        return Reply(rows=seen.rows, separator=seen.separator, decimal=seen.decimal, surveyed=seen.columns)
+        seen = survey(file, job.limits, job.reading, parquet=job.parquet, on_progress=sender.progress)
+        signs = {"separator": seen.separator, "encoding": seen.encoding, "decimal": seen.decimal}
+        return Reply(rows=seen.rows, surveyed=seen.columns, **signs)
     except DatasetInvalid as error:
         return _refused(error)
     except MemoryError:
@@ -89,14 +87,14 @@ def _refused(error: DatasetInvalid) -> Reply:
 
 def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     persons = None
-    if job.person is not None and job.key is not None:
-        persons = PersonColumn(job.person, bytes.fromhex(job.key))
+    if job.reading.person is not None and job.key is not None:
+        persons = PersonColumn(job.reading.person.strip(), bytes.fromhex(job.key))
     statistics = Statistics()
     with (
         _sink(job.values) as values,
         _sink(job.numbers) as numbers,
         _sink(job.digests) as digests,
-        read_table(file, job.limits, job.columns, persons, job.decimal, parquet=job.parquet) as table,
+        read_table(file, job.limits, job.reading, persons, parquet=job.parquet) as table,
     ):
 
         def blocks() -> Iterator[Matrix]:

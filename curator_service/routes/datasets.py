@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import Depends, File, Form, Request, UploadFile
 from starlette.concurrency import run_in_threadpool
@@ -22,8 +22,8 @@ from service_kit.web.listings import Archived, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
-FIELDS = ("name", "public", "columns", "decimal", "person", "rows_per_person", "file", "import_name", "upload")
 _SOURCES = ("file", "import_name", "upload")
+FIELDS = ("name", "public", *(wire.ReadingChoice.model_fields.keys() - {"person_ids"}), *_SOURCES)
 
 
 async def check_fields(request: Request) -> None:
@@ -31,7 +31,9 @@ async def check_fields(request: Request) -> None:
     items = (await request.form()).multi_items()
     sent = [name for name, _ in items]
     for name, value in items:
-        if isinstance(value, str) and not value.strip():  # the framework takes an empty one for one that was left out
+        if isinstance(value, str) and not value.strip(
+            " \r\n"
+        ):  # the framework takes an empty one for one that was left out
             raise Invalid.at(name[:60], "is empty: send a value or leave it out")
         if name not in FIELDS or sent.count(name) > 1:
             message = "is there twice" if name in FIELDS else f"is no field here{nearest(name, FIELDS)}"
@@ -77,9 +79,20 @@ async def register_dataset(
             description="With person: so many rows of one person are kept, chosen at random; a public number.",
         ),
     ] = None,
+    separator: Annotated[
+        wire.Separator | None, Form(description="What separates cells of a CSV file. Default: detected.")
+    ] = None,
     decimal: Annotated[
-        Literal[".", ","] | None,
+        wire.DecimalSign | None,
         Form(description="Decimal sign of a CSV file. Default: detected; a comma only if it does not separate cells."),
+    ] = None,
+    encoding: Annotated[wire.Encoding | None, Form(description="Encoding of a CSV file. Default: utf-8.")] = None,
+    missing_values: Annotated[
+        str | None,
+        Form(
+            min_length=1,
+            description='JSON list of further cells that count as missing in every column: ["?", "-999"].',
+        ),
     ] = None,
     file: Annotated[
         UploadFile | None, File(description="CSV in UTF-8 with a header, or *.parquet; either may be a .gz.")
@@ -97,13 +110,21 @@ async def register_dataset(
     archived and was never used. Returns the new dataset.
     """
     check_name(name)
-    choices = _columns(columns)
     if (person is None) != (rows_per_person is None):
         missing = "rows_per_person" if rows_per_person is None else "person"
         raise Invalid.at(missing, "is missing: send both person and rows_per_person, or neither")
     if sum(source is not None for source in (file, import_name, upload)) != 1:
         raise Invalid.at("file", f"must be there, or another of {', '.join(_SOURCES)}, and one alone")
-    request = Upload(name, public, choices, "", person, rows_per_person, decimal)
+    reading = wire.ReadingChoice(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        missing_values=_list(wire.Markers, "missing_values", missing_values, '["?", "-999"]') or [],
+        columns=_list(list[wire.ChosenColumn], "columns", columns, '["age", "stay"]'),
+        person=person,
+        rows_per_person=rows_per_person,
+    )
+    request = Upload(name, public, "", reading)
     if upload is not None:
         return RecordedReply(await _pending(curator, caller, request, upload))
     if file is not None:
@@ -129,18 +150,16 @@ async def _pending(curator: Curator, caller: RequestContext, request: Upload, up
         return await curator.readings.run(pending.filename, file, register)
 
 
-def _columns(columns_json: str | None) -> list[str | wire.ColumnChoice] | None:
-    if columns_json is None:
+def _list(kind: Any, field: str, sent: str | None, example: str) -> Any:
+    """A list that was sent as JSON in a form. Raises Invalid."""
+    if sent is None:
         return None
     try:
-        columns: list[str | wire.ColumnChoice] = parse(
-            list[wire.ChosenColumn], columns_json, lambda path: f"columns.{path}"
-        )
+        return parse(kind, sent, lambda path: f"{field}.{path}")
     except Invalid as error:
-        if error.errors[0]["field"] == "columns.body":
-            raise Invalid.at("columns", 'must be a JSON list, such as ["age", "stay"]') from None
+        if error.errors[0]["field"] == f"{field}.body":
+            raise Invalid.at(field, f"must be a JSON list, such as {example}") from None
         raise
-    return columns
 
 
 @router.get("")

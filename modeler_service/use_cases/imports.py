@@ -32,7 +32,7 @@ def of_json(body: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """Read a CSV file with the header ``row``, ``y``, and ``noise_variance`` where it is known. Raises Invalid."""
-    numbered_rows = iter(SmallTable(body, ","))
+    numbered_rows = iter(SmallTable(body, (",",)))
     _, header = next(numbered_rows, (1, []))
     if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
         raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")

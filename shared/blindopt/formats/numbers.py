@@ -8,13 +8,12 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
-from typing import Literal
 
 import numpy as np
 
 from blindopt.arrays import Vector
+from blindopt.wire import DecimalSign
 
-DecimalSign = Literal[".", ","]
 LENGTH_MAX = 100
 """Longer numbers are refused without parsing: no measurement has so many digits."""
 # Unambiguous: a pattern that matches one text in two ways takes quadratic time to refuse a long one.

@@ -5,15 +5,16 @@ Every reader of such text begins here: files of records, sheets of measurements,
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, BinaryIO
 
 from blindopt.errors import Invalid
+from blindopt.wire import Encoding, Separator
 
-SEPARATORS = ",;\t"
+SEPARATORS: tuple[Separator, ...] = (",", ";", "\t", "|")
 CELLS_MAX = 2_000
 ROW_MAX = 1 << 16
 """Most cells, and most characters, of a row of a sheet."""
@@ -47,16 +48,17 @@ class Part:
 
 @dataclass(slots=True, repr=False)
 class TextTable:
-    """A text in UTF-8 whose cells are separated by one of ``separators``; strict about quotes.
+    """A text whose cells are separated by one of ``separators``; strict about quotes.
 
     ``row_max``: most characters of a row, if there is a limit; a line has 1 MiB at most in any case. Iterate inside
     ``checked``, which raises Malformed.
     """
 
     file: BinaryIO
-    separators: str = SEPARATORS
+    separators: Sequence[Separator] = SEPARATORS
     row_max: int | None = None
-    separator: str = ","
+    encoding: Encoding = "utf-8"
+    separator: Separator = ","
     progress: float = 0.0
     """The share of the file that was read."""
     _size: int = 0
@@ -74,7 +76,10 @@ class TextTable:
         try:
             yield
         except UnicodeDecodeError:
-            raise Malformed("the file is not UTF-8 text: save it as CSV in UTF-8") from None
+            what_else = "" if self.encoding != "utf-8" else ", or say that it is Windows-1252"
+            raise Malformed(
+                f"the file is not {self.encoding.upper()} text: save it as CSV in UTF-8{what_else}"
+            ) from None
         except csv.Error as error:
             raise Malformed(f"the file is not well-formed CSV ({error})", self.line) from None
 
@@ -89,9 +94,9 @@ class TextTable:
             self.separator = self._separator_of(first)
         return first
 
-    def _separator_of(self, first: Part) -> str:
+    def _separator_of(self, first: Part) -> Separator:
         """The one that cuts the first row into most cells and the second into as many, else the most frequent one."""
-        cells: dict[str, int] = {}
+        cells: dict[Separator, int] = {}
         for separator in self.separators:
             self.separator = separator
             with suppress(csv.Error):
@@ -141,7 +146,7 @@ class TextTable:
             whole, remainder = remainder[:end], remainder[end:]
             self.progress = min(1.0, self.file.tell() / self._size)
             if whole:
-                text = whole.removeprefix(_BOM if line == 1 else b"").decode()
+                text = whole.removeprefix(_BOM if line == 1 else b"").decode(self.encoding)
                 if (at := whole.find(b"\x00")) >= 0:
                     raise Malformed("the file is not text: it holds a zero byte", line + _line_ends(whole[:at]))
                 if text:
@@ -157,7 +162,7 @@ class SmallTable:
     A row has ``ROW_MAX`` characters and ``CELLS_MAX`` cells at most. Raises Invalid for text that is no such table.
     """
 
-    def __init__(self, body: bytes, separators: str = SEPARATORS) -> None:
+    def __init__(self, body: bytes, separators: Sequence[Separator] = SEPARATORS) -> None:
         self._table = TextTable(io.BytesIO(body), separators, ROW_MAX)
         with _refused(self._table):
             self._table.open()

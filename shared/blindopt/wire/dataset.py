@@ -19,6 +19,14 @@ CATEGORIES_MAX = 100
 DateFormat = Literal["iso", "d.m.y", "d/m/y", "m/d/y"]
 Contents = Literal["number", "date", "text", "empty", "other"]
 _Category = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+MARKERS_MAX = 20
+Markers = Annotated[list[_Category], Field(max_length=MARKERS_MAX)]
+"""Cells that count as missing, as they are written, without blanks around them."""
+Separator = Literal[",", ";", "\t", "|"]
+DecimalSign = Literal[".", ","]
+Encoding = Literal["utf-8", "windows-1252"]
+PersonIds = Literal["folded_1", "as_written"]
+"""How ids of persons are compared. Another folded form would be folded_2: a dataset keeps the form it was read with."""
 
 
 class ColumnChoice(Request):
@@ -48,6 +56,10 @@ class ColumnChoice(Request):
     fill: BoundedFloat | None = Field(
         None, description="For missing fill: a number in place of the cell; for one_hot only 0."
     )
+    missing_values: Markers = Field(
+        [],
+        description='Further cells that count as missing in this column, as they are written, such as "?" or "-999".',
+    )
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -56,6 +68,8 @@ class ColumnChoice(Request):
             raise ValueError("values belong to one_hot and codes, and to these alone")
         if self.values is not None and len({value.strip() for value in self.values} - {""}) < len(self.values):
             raise ValueError("values holds a value twice, or a blank one")
+        if set(map(str.strip, self.missing_values)) & {value.strip() for value in self.values or ()}:
+            raise ValueError("missing_values and values hold the same cell: it is a gap or a category")
         if self.kind != "date" and (self.date_format is not None or self.since is not None):
             raise ValueError("date_format and since belong to date")
         if (self.missing == "fill") != (self.fill is not None):
@@ -82,12 +96,56 @@ ChosenColumn = Annotated[
 """A column by its name, to be read as numbers, or with how it is read: a fault is of that form alone."""
 
 
+class ReadingChoice(Request):
+    """How a file is to be read. All of it is public: it must not be computed from the records.
+
+    The service finds out what is null, and asks where two readings are possible.
+    """
+
+    separator: Separator | None = Field(None, description="What separates cells in CSV; null: detected.")
+    decimal: DecimalSign | None = Field(
+        None, description="Decimal sign of all numbers in CSV; null: that of cells which can be read in one way only."
+    )
+    encoding: Encoding | None = Field(None, description="Encoding of CSV; null: utf-8.")
+    missing_values: Markers = Field(
+        [],
+        description='Further cells that count as missing in every column, as they are written, such as "?" or "-999".',
+    )
+    columns: list[ChosenColumn] | None = Field(
+        None, description="Columns to read and store; all others are left out. Null: all, as numbers."
+    )
+    person: Name | None = Field(None, description="Column that says whose each row is; null: none.")
+    rows_per_person: int | None = Field(
+        None, ge=1, le=ROWS_PER_PERSON_MAX, description="With person: so many rows of one person are kept, at random."
+    )
+    person_ids: PersonIds | None = Field(
+        None,
+        description="With person: folded_1 takes ids for one person that differ only in how they are written, as 1017 "
+        "and 1017.0; as_written takes these for two persons. Null: folded_1, and asked where ids differ so.",
+    )
+
+    @model_validator(mode="after")
+    def _persons_belong_together(self) -> Self:
+        if (self.person is None) != (self.rows_per_person is None):
+            raise ValueError("person and rows_per_person belong together: send both, or neither")
+        if self.person is None and self.person_ids is not None:
+            raise ValueError("person_ids belongs to person")
+        return self
+
+
 class FileReading(Reply):
     """How a file was read, as its owner chose: public, and enough to read it again with the same result."""
 
-    separator: Literal[",", ";", "\t"] | None = Field(description="What separates cells in CSV; null for Parquet.")
-    decimal: Literal[".", ","] | None = Field(description="Decimal sign of numbers in CSV; null for Parquet.")
+    separator: Separator | None = Field(description="What separates cells in CSV; null for Parquet.")
+    decimal: DecimalSign | None = Field(description="Decimal sign of numbers in CSV; null for Parquet.")
+    encoding: Encoding | None = Field(
+        None, description="Encoding of CSV; null for Parquet, and for datasets of versions before 0.3."
+    )
+    missing_values: Markers = Field([], description="Further cells that count as missing in every column.")
     columns: list[ColumnChoice] = Field(description="Columns that were read, and how.")
+    person_ids: PersonIds | None = Field(
+        None, description="How ids of persons are compared; null: as_written, or no person column."
+    )
 
 
 class SurveyedColumn(Reply):
@@ -134,8 +192,9 @@ class PendingUpload(UploadCreated):
     filename: str = Field(description="Name of the file.")
     sha256: Sha256 = Field(description="SHA-256 of the file; of a packed one, of what is in it.")
     rows: int = Field(description="Number of records.")
-    separator: Literal[",", ";", "\t"] | None = Field(description="What separates cells in CSV; null for Parquet.")
-    decimal: Literal[".", ","] | None = Field(description="Decimal sign that was detected; null for Parquet.")
+    separator: Separator | None = Field(description="What separates cells in CSV; null for Parquet.")
+    decimal: DecimalSign | None = Field(description="Decimal sign that was detected; null for Parquet.")
+    encoding: Encoding | None = Field(None, description="Encoding of CSV; null for Parquet.")
     columns: list[SurveyedColumn] = Field(description="What was found in its columns.")
     registered_as: list[NamedDataset] = Field(description="Datasets that are registrations of the same file.")
 

@@ -427,7 +427,7 @@ class Studied(RuleBasedStateMachine):
     @initialize(chosen=st.sampled_from(SPECS))
     def open(self, chosen):
         _, owner = self.context.authentication.issue("owner", "o", days=1)
-        upload = Upload(name="d", public=True, columns=None, filename="d.csv")
+        upload = Upload(name="d", public=True, filename="d.csv")
         file, reading = io.BytesIO(DATA), Reading("d.csv")
         dataset = self.curator.datasets.register(self._request(owner), upload, file, reading)
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from blindopt.errors import DatasetInvalid
+from blindopt.wire import ReadingChoice
 from curator_service.datasets.findings import ERRORS_SHOWN, Limits
 from curator_service.datasets.reading import read_table
 from curator_service.datasets.survey import survey
@@ -37,7 +38,7 @@ class Read:
 
 
 def whole(read, file, limits=LIMITS, columns=None) -> Read:
-    with read(file, limits, columns) as table:
+    with read(file, limits, ReadingChoice(columns=columns)) as table:
         blocks = list(table.blocks)
     assert all(len(block) for block in blocks)
     return Read(table.names, table.dropped, np.concatenate(blocks))

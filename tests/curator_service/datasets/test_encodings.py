@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from blindopt.errors import DatasetInvalid
-from blindopt.wire import ColumnChoice, Feature, PlanarLaplaceRelease
+from blindopt.wire import ColumnChoice, Feature, PlanarLaplaceRelease, ReadingChoice
 from curator_service.datasets.csv_source import csv_source
 from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.parquet_source import parquet_source
@@ -36,7 +38,7 @@ CUTS = ["Fair", "Good", "Ideal"]
 
 def table_of(content, columns=None, decimal=None, limits=LIMITS):
     read, file = (read_csv, io.BytesIO(content.encode())) if isinstance(content, str) else (read_parquet, content)
-    with read(file, limits, columns, None, decimal) as table:
+    with read(file, limits, ReadingChoice(columns=columns, decimal=decimal)) as table:
         blocks = list(table.blocks)
     return table, np.concatenate(blocks)
 
@@ -155,7 +157,9 @@ def test_parquet_is_encoded_as_csv_is():
 def test_a_row_that_is_left_out_is_no_row_of_its_person():
     content = "who,a\nx,1\nx,\ny,3\n,\n"
     persons = PersonColumn("who", b"k" * 32)
-    with read_csv(io.BytesIO(content.encode()), LIMITS, [ColumnChoice(column="a", missing="leave_out")], persons) as t:
+    columns = [ColumnChoice(column="a", missing="leave_out")]
+    choice = ReadingChoice(columns=columns, person="who", rows_per_person=1)
+    with read_csv(io.BytesIO(content.encode()), LIMITS, choice, persons) as t:
         assert np.concatenate(list(t.blocks)).tolist() == [[1], [3]]
     assert (len(persons.digests), t.numbers.tolist()) == (2, [1, 3])
 
@@ -373,7 +377,7 @@ def blocks_of(file):
 
 
 def lines_of(file):
-    with csv_source(file, LARGE) as source:
+    with csv_source(file, LARGE, ReadingChoice()) as source:
         yield from source.blocks(["a"], Findings())
 
 
@@ -438,7 +442,48 @@ def test_a_column_of_parquet_that_cannot_be_used_is_not_read():
 def test_shared_texts_come_back_with_their_gaps_in_every_group():
     rng = np.random.default_rng(0)
     texts = [None if i == 0 else f"text {i}" for i in rng.integers(0, 9, 1_000).tolist()]
-    for given in (pa.array(texts), pa.array(texts, pa.large_string()), pa.array(texts).dictionary_encode()):
+    for column in (pa.array(texts), pa.array(texts, pa.large_string()), pa.array(texts).dictionary_encode()):
         file = io.BytesIO()
-        pq.write_table(pa.table({"a": given}), file, row_group_size=300)
+        pq.write_table(pa.table({"a": column}), file, row_group_size=300)
         assert list(chain(*(block.columns[0] for block in blocks_of(file)))) == [text or "" for text in texts]
+
+
+# --- what the owner declares of the whole file -------------------------------------------------------
+
+
+@given(st.data())
+def test_declared_markers_are_gaps_of_the_file_or_of_one_column_and_nothing_else_is(data):
+    """Markers that are drawn: words, signs, and numbers as they are written."""
+    marker = data.draw(st.one_of(st.text("?.-<>#*xyz", min_size=1, max_size=6), st.integers(-999, -99).map(str)))
+    rows = data.draw(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9)), min_size=1, max_size=12))
+    text = "a,b\n" + "".join(f"{marker if a else n},{marker if b else n}\n" for a, b, n in rows)
+    gaps = {"missing": "fill", "fill": -1.0}
+    columns = [ColumnChoice(column=name, **gaps) for name in "ab"]
+    with read_csv(io.BytesIO(text.encode()), LIMITS, ReadingChoice(columns=columns, missing_values=[marker])) as table:
+        values = np.concatenate(list(table.blocks))
+    assert table.reading.missing_values == [marker]
+    assert values.tolist() == [[-1.0 if a else n, -1.0 if b else n] for a, b, n in rows]
+    of_one = [ColumnChoice(column="a", missing_values=[marker], **gaps), columns[1]]
+    if any(b for _, b, _ in rows) and not marker.lstrip("-").isdecimal():  # the control: column b declares none
+        assert "not a number" in str(refused(text, of_one))
+    else:
+        assert table_of(text, of_one)[1].tolist() == [[-1.0 if a else n, float(marker) if b else n] for a, b, n in rows]
+
+
+def test_a_marker_is_no_category_and_a_gap_of_parquet_may_be_a_number():
+    with pytest.raises(ValidationError, match="a gap or a category"):
+        ColumnChoice(column="a", kind="codes", values=["x", "?"], missing_values=["?"])
+    choice = ColumnChoice(column="a", missing="leave_out", missing_values=["-999"])
+    assert table_of(parquet(a=[1.5, -999.0, 3.0]), [choice])[1].ravel().tolist() == [1.5, 3.0]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_a_declared_separator_and_encoding_are_taken_as_they_are(separator):
+    """A name that has other separators in it says nothing: the declaration does."""
+    choice = ReadingChoice(separator=separator, encoding="windows-1252")
+    file = io.BytesIO(f'"ö;,|"{separator}b\n1{separator}2\n'.encode("cp1252"))
+    with read_csv(file, LIMITS, choice) as table:
+        assert (table.names, [block.tolist() for block in table.blocks]) == (["ö;,|", "b"], [[[1.0, 2.0]]])
+    assert (table.reading.separator, table.reading.encoding) == (separator, "windows-1252")
+    with pytest.raises(DatasetInvalid, match="say that it is Windows-1252"), read_csv(file, LIMITS) as table:
+        pass

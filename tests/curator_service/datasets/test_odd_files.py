@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from blindopt.wire import ReadingChoice
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.worker import Job, Reply, read
 from service_kit import runner
@@ -26,7 +27,9 @@ LIMITS = Limits(rows=50, columns=1_000, unpacked=1 << 20)
 def sent(content, columns=None, *, parquet=False, limits=LIMITS):
     """The reply of a reading process, and the numbers that it wrote."""
     with tempfile.TemporaryFile() as values:
-        job = Job(file=0, parquet=parquet, limits=limits, columns=columns, values=values.fileno())
+        job = Job(
+            file=0, parquet=parquet, limits=limits, reading=ReadingChoice(columns=columns), values=values.fileno()
+        )
         reply = read(job, io.BytesIO(content), runner.Sender(Reply, io.BytesIO()))
         values.seek(0)
         written = values.read()

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from blindopt.errors import DatasetInvalid
+from blindopt.wire import ReadingChoice
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import PersonColumn, RowsOfPersons, kept_rows, numbers_of, pieces
 from curator_service.datasets.reading import read_table
@@ -23,7 +24,8 @@ NAME = "Grete-Canary"
 
 def read(source, content, columns=None, name="who"):
     persons = PersonColumn(name, KEY)
-    with source(content, LIMITS, columns, persons) as table:
+    choice = ReadingChoice(columns=columns, person=name, rows_per_person=1)
+    with source(content, LIMITS, choice, persons) as table:
         values = np.concatenate(list(table.blocks))
     return table, values, persons.digests
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blindopt.errors import Busy, DatasetInvalid
+from blindopt.wire import ReadingChoice
 from curator_service.datasets.csv_source import CsvSource
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.reading import read_table
@@ -36,7 +37,8 @@ def outcome(content, columns=None, decimal=None):
     """Everything that is read of a file, or everything that is said against it."""
     try:
         seen = survey(io.BytesIO(content), LIMITS, parquet=False)
-        with read_table(io.BytesIO(content), LIMITS, columns, None, decimal, parquet=False) as table:
+        choice = ReadingChoice(columns=columns, decimal=decimal)
+        with read_table(io.BytesIO(content), LIMITS, choice, parquet=False) as table:
             values = np.concatenate(list(table.blocks)).tobytes()
         return seen, values, table.rounded, table.numbers.tolist(), table.reading
     except DatasetInvalid as error:

@@ -466,3 +466,18 @@ def test_an_owner_is_told_that_a_category_is_not_hidden(curator):
     hidden = [feature.model_copy(update={"hidden_change": 1.42}) for feature in features]
     seen = curator.call("owner", "POST", "/v1/studies:check", json=spec_of(dataset, features=hidden))
     assert [c["code"] for c in seen["record_cautions"] if c["code"].startswith("category")] == []
+
+
+def test_the_whole_declaration_of_a_file_is_stored_with_its_dataset(curator):
+    content = "größe\ty\n1,5\t2\nk. A.\t-999\n2,5\t3\n".encode("cp1252")
+    columns = [{"column": "größe", "missing": "leave_out"}, {"column": "y", "missing": "leave_out"}]
+    declared = {"encoding": "windows-1252", "separator": "\t", "decimal": ",", "missing_values": '["k. A.", "-999"]'}
+    data = {"name": "n", "columns": json.dumps(columns), **declared}
+    view = curator.call("owner", "POST", "/v1/datasets", data=data, files={"file": ("t.tsv", content)})
+    reading = view["reading"] | {"missing_values": json.dumps(view["reading"]["missing_values"])}
+    assert {name: reading[name] for name in declared} == declared
+    assert (view["rows"], view["rows_left_out"], view["columns"][0]["maximum"]) == (2, 1, 2.5)
+    wrong = curator.send(
+        "owner", "POST", "/v1/datasets", data={"name": "n", "missing_values": "?"}, files={"file": ("t.csv", b"a\n1\n")}
+    )
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "missing_values")

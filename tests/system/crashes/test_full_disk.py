@@ -194,7 +194,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew(key, tmp_path, sma
     with open_context(settings) as context:
         _, who = context.authentication.issue("owner", "o", days=1)
         curator = Curator(context, Vault(tmp_path / "data/files"), settings)
-        upload = Upload(name="d", public=True, columns=None, filename="d.csv")
+        upload = Upload(name="d", public=True, filename="d.csv")
         file, reading = io.BytesIO(small.csv), Reading("d.csv")
         made = curator.datasets.register(request_of("d"), upload, file, reading)
         spec = a_study_of(small, wire.DatasetView.model_validate_json(made.body).id)
