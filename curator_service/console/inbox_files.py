@@ -1,5 +1,10 @@
 """The inbox as a spreadsheet: export open measurements, import a file that was filled in."""
 
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 from starlette.responses import Response
 
 from curator_service.console.inbox import REASONS
@@ -8,6 +13,15 @@ from service_kit.console import ApiProblem, Form, Page, Pages
 pages = Pages()
 _TRAIL = [("Inbox", "/inbox")]
 _FILE_MAX = 32 << 20
+_SHEET_MAX = 700_000
+"""Bytes of a file that a page keeps for the press that imports it: in base64, a field of a form holds them."""
+_COUNTS = {
+    "answered": "new",
+    "declined": "declined",
+    "unchanged": "unchanged",
+    "corrected": "corrected",
+    "blank": "left open",
+}
 
 
 @pages.get("/inbox/open.csv", roles=("owner", "measurer"))
@@ -22,43 +36,44 @@ async def form_for_file(page: Page) -> Response:
 
 @pages.post("/inbox/import", roles=("owner", "measurer"))
 async def import_(page: Page, form: Form) -> Response:
-    """Check a file, or import it: all of it, or nothing if a line is wrong."""
-    dry = form.get("go") == "check"
-    file = form.files.get("file")
-    if file is None:
+    """Check a file, or import it: all of it, or nothing if a line is wrong, or corrects a value without a press."""
+    go, file = form.get("go"), form.files.get("file")
+    try:
+        body = b64decode(form.get("sheet")) if file is None else await file.read(_FILE_MAX)
+    except ValueError:
+        body = b""
+    if not body:
         form.wrong("file", "Choose the file that you filled in")
         return _shown(page, form.again(), 422)
-    body = await file.read(_FILE_MAX)
+    query = {"commas": form.get("commas") or "ask", "corrections": "apply" if go == "apply" else "ask"}
+    send = partial(page.api.send, "POST", "/v1/inbox:import", body=body, headers={"content-type": "text/csv"})
     try:
-        reply = await page.api.send(
-            "POST",
-            "/v1/inbox:import",
-            query={"dry_run": dry, "commas": form.get("commas") or "ask"},
-            body=body,
-            key=form.key,
-            headers={"content-type": "text/csv"},
-        )
+        result = (await send(query={"dry_run": True, **query}, key=form.key)).json
+        if go == "check" or (result["corrected"] and go != "apply"):
+            sheet = b64encode(body).decode() if len(body) <= _SHEET_MAX else None
+            return _shown(page, form.again(), result=result, sheet=sheet)
+        result = (await send(query={"dry_run": False, **query}, key=form.key)).json
     except ApiProblem as problem:
         failed = form.failed(problem)
         failed.errors.pop("", None)  # lines of the file: a table of its own shows them
         return _shown(page, failed, problem.status)
-    result = reply.json
-    if dry:
-        return _shown(page, form.again(), result=counted(result))
-    return page.go("/inbox", f"{counted(result)}.")
+    charged = f" It used epsilon {result['charged']}." if result["charged"] else ""
+    return page.go("/inbox", f"Imported: {counted(result)}.{charged}")
 
 
-def counted(result: dict[str, int]) -> str:
-    """What an import has done.
+def counted(result: Mapping[str, int]) -> str:
+    """The lines of a file by what an import does with them.
 
-    >>> counted({"answered": 1, "declined": 0, "blank": 0})
-    '1 value imported. Nothing declined, nothing left open'
+    >>> counted({"answered": 3, "declined": 0, "unchanged": 12, "corrected": 1, "blank": 0})
+    '3 new, 12 unchanged, 1 corrected'
     """
-    values = f"{result['answered']:,} {'value' if result['answered'] == 1 else 'values'} imported"
-    declined = f"{result['declined']:,} declined" if result["declined"] else "Nothing declined"
-    return f"{values}. {declined}, {result['blank'] or 'nothing'} left open"
+    counts = [(result[name], word) for name, word in _COUNTS.items()]
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count) or "no line is filled in"
 
 
-def _shown(page: Page, form: Form, status: int = 200, result: str | None = None) -> Response:
-    context = {"form": form, "result": result, "reasons": REASONS}
+def _shown(
+    page: Page, form: Form, status: int = 200, result: Mapping[str, Any] | None = None, sheet: str | None = None
+) -> Response:
+    """``result`` of a dry run; ``sheet``: its file, for the press that imports it."""
+    context = {"form": form, "result": result, "sheet": sheet, "reasons": REASONS, "counted": counted}
     return page.show("inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, status=status, **context)

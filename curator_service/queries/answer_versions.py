@@ -10,7 +10,7 @@ requests it or another value of the item is entered.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -22,8 +22,9 @@ from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
 from curator_service.privacy.measurement.privatize import draws_nothing, release
+from curator_service.privacy.prices import Prices
 from curator_service.queries import table as inbox_store
-from curator_service.queries.released_units import ReleasedUnits, Unit, measurements_of
+from curator_service.queries.released_units import ReleasedUnits, Unit, Units, measurements_of
 from curator_service.queries.table import AnswerVersion, MeasuredQuery
 from curator_service.salted_digests import reply_salt
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
@@ -74,7 +75,7 @@ class AnswerVersions:
             return _state(query_id, query.begun, waiting)
         spec, basis = self._studies.of(db, query.study_id).spec, inbox_store.last_entry(db, query_id)
         earlier = ReleasedUnits.of(db, query_id, spec)
-        fresh, again, is_less = self.changed_units(earlier, basis, means)
+        fresh, again, is_less = self.changed_units(earlier, earlier.measured(basis), means)
         if earlier.versions and not fresh and not is_less:
             return _state(query_id, query.begun)
         number, created_at = len(earlier.versions) + 1, stamp(self._context.clock())
@@ -85,11 +86,21 @@ class AnswerVersions:
                 self._publish(db, version)
         return _state(query_id, number, charged=charged)
 
+    def price(self, db: Connection, query_id: str, entered: Mapping[tuple[int, int], float | None]) -> int:
+        """What releasing answers again would cost if these values were entered and no measurement were open.
+
+        ``entered``: as in ``ReleasedUnits.measured``.
+        """
+        spec = self._studies.of(db, inbox_store.query(db, query_id).study_id).spec
+        earlier, basis = ReleasedUnits.of(db, query_id, spec), inbox_store.last_entry(db, query_id)
+        _, again, _ = self.changed_units(earlier, earlier.measured(basis, entered), ())
+        return 0 if draws_nothing(spec) else len(again) * Prices.of(spec).answer
+
     def changed_units(
-        self, earlier: ReleasedUnits, basis: int, means: Collection[int]
+        self, earlier: ReleasedUnits, measured: Units, means: Collection[int]
     ) -> tuple[list[Unit], list[Unit], bool]:
         """Units to release anew, in order; those of them that were released before; and whether any answer is gone."""
-        fresh, is_less = earlier.to_release(basis, means)
+        fresh, is_less = earlier.to_release(measured, means)
         # Not of the last version alone: an answer that was void meanwhile was released all the same.
         released = earlier.release_counts()
         return fresh, [unit for unit in fresh if unit in released], is_less

@@ -16,11 +16,13 @@ from service_kit.identity.tokens import new_id
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 
-Act = Literal["answer", "decline", "correct"]
+Act = Literal["answer", "decline", "correct", "explain"]
+"""explain: another reason for a decline, which a file may bring."""
 FROM: dict[Act, tuple[str, ...]] = {
     "answer": ("open", "declined", "overdue"),
     "decline": ("open", "overdue"),
     "correct": ("answered",),
+    "explain": ("declined",),
 }
 INSTEAD = {"open": "answer or decline it", "answered": "correct it", "declined": "answer it", "overdue": "answer it"}
 
@@ -127,7 +129,7 @@ def check(
         if entry.value is not None:
             field, id_field = f"values.{index}", f"values.{index}.measurement_id"
         else:
-            field = id_field = f"measurement_ids.{index}" if act == "decline" else f"void.{index - values}"
+            field = id_field = f"measurement_ids.{index}" if act in ("decline", "explain") else f"void.{index - values}"
         measurement = measurements.get(entry.measurement_id)
         if entry.measurement_id in seen:
             faults.append({"field": id_field, "message": "is there twice"})

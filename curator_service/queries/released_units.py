@@ -5,8 +5,9 @@ from which a measurement was taken back is held back: none of its later versions
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from blindopt import wire
 from curator_service.privacy.measurement.privatize import Measured, releases_mean
@@ -34,11 +35,17 @@ class ReleasedUnits:
         """Those of all versions of a query, or of those up to ``last``."""
         return cls(db, query_id, spec, inbox_store.versions_of(db, query_id)[:last])
 
-    def measured(self, basis: int) -> Units:
-        """The units that have a measurement, by the entries up to ``basis``."""
+    def measured(self, basis: int, entered: Mapping[tuple[int, int], float | None] = MappingProxyType({})) -> Units:
+        """The units that have a measurement, by the entries up to ``basis``.
+
+        ``entered``: values by item index and play that would be entered after these; None for a value taken back.
+        """
         mean = releases_mean(self.spec)
         units: Units = {}
-        for (index, play), value in inbox_store.values(self.db, self.query_id, basis).items():
+        values = {**inbox_store.values(self.db, self.query_id, basis), **entered}
+        for (index, play), value in sorted(values.items()):
+            if value is None:
+                continue
             unit = (index, 0 if mean else play)
             units[unit] = (*units.get(unit, ()), (play, value))
         return units
@@ -59,13 +66,14 @@ class ReleasedUnits:
         """How often each unit was released."""
         return Counter(unit for version in self.versions for unit in version.units)
 
-    def to_release(self, basis: int, means: Collection[int]) -> tuple[list[Unit], bool]:
+    def to_release(self, measured: Units, means: Collection[int]) -> tuple[list[Unit], bool]:
         """Units that the next version releases anew, in order; and whether it lacks a unit that the last one has.
 
+        ``measured``: the units that have a measurement by now.
         A unit that was released before is released anew for a value that was entered since, and for the means of
         these items; not for values that were taken back.
         """
-        measured, last = self.measured(basis), self.published()
+        last = self.published()
         before = self.measured(self.versions[-1].basis) if self.versions else {}
         released = self.release_counts()
 

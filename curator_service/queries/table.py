@@ -259,12 +259,6 @@ def of_query(db: Connection, query_id: str) -> list[Measurement]:
     return [Measurement(*row) for row in db.execute(select(measurements).where(where).order_by(measurements.c.seq))]
 
 
-def measurements_by_id(db: Connection, measurement_ids: Sequence[str]) -> dict[str, Measurement]:
-    """The existing measurements among these ids, by id."""
-    rows = db.execute(select(measurements).where(measurements.c.id.in_(measurement_ids)))
-    return {row.id: Measurement(*row) for row in rows}
-
-
 def page(
     db: Connection,
     *,

@@ -1,5 +1,6 @@
 """/v1/inbox and /v1/queries: measurements by the owner's people and systems."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Path, Query, Request
@@ -7,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from blindopt import wire
-from curator_service.queries.inbox.inbox import Filter
+from curator_service.queries.inbox.inbox import Corrections, Filter
 from curator_service.queries.inbox.spreadsheet import Commas
 from curator_service.routes.common import CuratorDep, QueryId
 from service_kit.web.dependencies import (
@@ -114,17 +115,24 @@ async def import_inbox(
         Commas,
         Query(description="What a comma before three digits means in a number: 1,034; ask: the line is refused."),
     ] = "ask",
+    corrections: Annotated[
+        Corrections,
+        Query(description="What to do with another value than the stored one; ask: the line is refused."),
+    ] = "ask",
 ) -> Response:
     """Import a filled-in spreadsheet: all of it, or nothing if a line is wrong. `errors` has line and column.
 
     Cells may be separated by commas, semicolons or tabs; with semicolons or tabs, numbers may have a decimal comma.
-    Only measurement_id, value, decline_reason and note are read;
-    a line with neither value nor reason is left open.
+    Only measurement_id, value, decline_reason and note are read; a line with neither value nor reason is left open.
+    A line with what is stored already changes nothing (nor does its note), so that a file can be imported again when
+    more of it is filled in. A dry run lists lines with another value or reason, and epsilon that correcting them would
+    use.
     """
     if body := await request.body():
         media_of(request, CSV)
     caller = await request_context(request, idempotency_key)
-    reply = await run_in_threadpool(curator.inbox.import_, caller, body, dry_run=dry_run, commas=commas)
+    import_ = partial(curator.inbox.import_, dry_run=dry_run, commas=commas, corrections=corrections)
+    reply = await run_in_threadpool(import_, caller, body)
     if isinstance(reply, wire.InboxImport):
         return Response(reply.model_dump_json(), 200, media_type="application/json")
     return RecordedReply(reply)

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import Any, Literal
@@ -10,7 +11,8 @@ from typing import Any, Literal
 from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
-from blindopt.errors import BudgetExhausted, Busy, Invalid, StateConflict
+from blindopt.errors import BudgetExhausted, Busy, Fault, Invalid, StateConflict
+from curator_service.privacy.prices import text, units
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
 from curator_service.queries.answer_versions import AnswerVersions, check_not_lost, declined_rows
@@ -18,7 +20,7 @@ from curator_service.queries.inbox import spreadsheet
 from curator_service.queries.measurement_entries import CURATOR, Act, Author, NewEntry, costs_again, system_of
 from curator_service.queries.released_units import ReleasedUnits
 from curator_service.queries.table import InboxRow, MeasuredQuery, Measurement
-from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.studies.release_cache import Released, ReleasedStudies
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
@@ -30,6 +32,8 @@ from service_kit.store.stored_replies import StoredReply
 from service_kit.web.server_sent_events import BEAT_SECONDS, Batches, EventStreams, event
 from service_kit.web.wakeups import INBOX, Wakeups
 
+Corrections = Literal["ask", "apply"]
+"""What an import does with lines that have another value than the stored one; ask: it refuses them."""
 Filter = Literal["open", "answered", "declined", "overdue", "all"]
 EARLIER_MAX = 3
 """Earlier values of its record that a measurement shows."""
@@ -38,7 +42,12 @@ _COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "vers
 """Columns of a measurement that its item shows as they are."""
 _Earlier = tuple[int, wire.EarlierMeasurement]
 """A value of a record, after the number of its measurement."""
-_DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct": "corrected"}
+_DONE: dict[Act, str] = {
+    "answer": "answered",
+    "decline": "declined",
+    "correct": "corrected",
+    "explain": "declined",
+}
 
 
 class Inbox:
@@ -316,74 +325,85 @@ class Inbox:
         return spreadsheet.export([item for item in items if item.query_id in queries])
 
     def import_(
-        self, request: RequestContext, body: bytes, *, dry_run: bool, commas: spreadsheet.Commas = "ask"
+        self,
+        request: RequestContext,
+        body: bytes,
+        *,
+        dry_run: bool,
+        commas: spreadsheet.Commas = "ask",
+        corrections: Corrections = "ask",
     ) -> StoredReply | wire.InboxImport:
         """Store a filled-in file: all of it, or nothing if a line is wrong (Invalid says where).
 
-        Raises Busy while another file is read. A dry run stores nothing and checks no budget.
+        Lines with what is stored are skipped. Those with another value are refused, unless ``corrections`` applies
+        them. Raises Busy while another file is read. A dry run stores nothing and checks no budget.
         """
         if not dry_run:
             self._context.idempotency.key_of(request)
         refusal = Busy("another file is being read, and one is read at a time: try again", seconds=5)
         with exclusive(self._importing, 0, refusal):
             sheet = spreadsheet.read(body, commas)
-            return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet)
+            return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet, corrections)
 
     def _import_preview(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
-        """What the import of a file would do."""
-        answered = 0
+        """What the import of a file would do, with its corrections applied."""
+        answered = charged = 0
         with self._context.database.read() as db:
-            for query_id, acts in self._by_query(db, sheet).items():
+            sorted_lines = self._sorted(db, sheet)
+            for query_id, acts in sorted_lines.by_query.items():
                 check_not_lost(inbox_store.query(db, query_id))
-                entered = {entry.measurement_id for entries in acts.values() for entry in entries}
-                answered += {
-                    measurement.id for measurement in inbox_store.of_query(db, query_id) if measurement.state == "open"
-                } <= entered
-        return _import_view(sheet, answered, dry_run=True)
+                entered = {entry.measurement_id: entry.value for entries in acts.values() for entry in entries}
+                measurements = inbox_store.of_query(db, query_id)
+                if all(shown.id in entered for shown in measurements if shown.state == "open"):
+                    values = {(m.position, m.play): entered[m.id] for m in measurements if m.id in entered}
+                    charged += self._versions.price(db, query_id, values)
+                    answered += 1
+        return sorted_lines.view(answered, charged=text(charged) if charged else None, dry_run=True)
 
-    def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
+    def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet, corrections: Corrections) -> StoredReply:
         author, queries = Author(request.principal.actor, request.principal.name), list[str]()
 
         def effect(db: Connection) -> Effect:
-            answered = 0
-            for query_id, acts in self._by_query(db, sheet).items():
+            answered = charged = 0
+            sorted_lines = self._sorted(db, sheet)
+            if corrections == "ask" and sorted_lines.corrections:
+                raise Invalid.of(
+                    [correction_fault(line) for line in sorted_lines.corrections[: spreadsheet.FAULTS_MAX]]
+                )
+            for query_id, acts in sorted_lines.by_query.items():
                 queries.append(query_id)
                 for act, entries in acts.items():
                     details = self._store(db, query_id, act, entries, author)
                     kind = f"measurement.{_DONE[act]}"
                     audit_log.append(db, kind, actor=author.actor, now=self._context.clock(), details=details)
-                answered += self._versions.begin(db, query_id, actor=author.actor).open == 0
-            view = _import_view(sheet, answered, dry_run=False)
-            return Effect(view, "inbox.imported", {"answered": view.answered, "declined": view.declined})
+                state = self._versions.begin(db, query_id, actor=author.actor)
+                answered, charged = answered + (state.open == 0), charged + units(state.charged or "0")
+            view = sorted_lines.view(answered, charged=text(charged) if charged else None, dry_run=False)
+            counts = {"answered": view.answered, "declined": view.declined, "corrected": view.corrected}
+            return Effect(view, "inbox.imported", counts)
 
         return self._once(request, effect, queries)
 
-    def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[NewEntry]]]:
-        """The entries of a file by query and act. Raises Invalid, which names each line that is wrong."""
-        measurements = inbox_store.measurements_by_id(db, [entry.measurement_id for _, entry in sheet.entries])
-        by_query: dict[str, dict[Act, list[NewEntry]]] = {}
+    def _sorted(self, db: Connection, sheet: spreadsheet.Sheet) -> "_SortedLines":
+        """The lines of a file by what they change. Raises Invalid, which names each line that is wrong."""
+        rows = inbox_store.views(
+            db, inbox_store.measurements.c.id.in_([entry.measurement_id for _, entry in sheet.entries])
+        )
+        stored, result = {row.measurement.id: row for row in rows}, _SortedLines(sheet.blank)
         for line, entry in sheet.entries:
-            act: Act = "answer" if entry.value is not None else "decline"
-            if (measurement := measurements.get(entry.measurement_id)) is None:
+            if (row := stored.get(entry.measurement_id)) is None:
                 sheet.blame(line, "measurement_id", "there is no such measurement")
                 continue
-            spec = self._studies.of(db, measurement.study_id).spec
-            column = "value" if entry.value is not None else "decline_reason"
-            if measurement.state not in measurement_entries.FROM[act]:
-                sheet.blame(
-                    line,
-                    column,
-                    f"the measurement is {measurement.state}: {measurement_entries.INSTEAD[measurement.state]}",
-                )
-            elif entry.value is not None and (message := measurement_entries.fault_of(entry.value, spec)):
-                sheet.blame(line, column, message)
+            released = self._studies.of(db, row.query.study_id)
+            if entry.value is not None and (message := measurement_entries.fault_of(entry.value, released.spec)):
+                sheet.blame(line, "value", message)
             else:
-                by_query.setdefault(measurement.query_id, {}).setdefault(act, []).append(entry)
+                result.add(line, entry, row, released)
         if sheet.faults:
             raise Invalid.of(sheet.faults)
-        if len(by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
+        if len(result.by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
             raise Invalid(f"a file may hold measurements of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
-        return by_query
+        return result
 
     def publish(self, query_ids: Sequence[str]) -> None:
         """After a commit: publish the versions that it began, and notify those who watch the inbox."""
@@ -407,8 +427,66 @@ def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[
     return earlier
 
 
-def _import_view(sheet: spreadsheet.Sheet, queries: int, *, dry_run: bool) -> wire.InboxImport:
-    values = sum(entry.value is not None for _, entry in sheet.entries)
-    return wire.InboxImport(
-        dry_run=dry_run, answered=values, declined=len(sheet.entries) - values, blank=sheet.blank, queries=queries
+@dataclass(slots=True)
+class _SortedLines:
+    """The lines of a file: entries to make, by query and act, and how many lines change nothing.
+
+    ``blank``: lines without a value or a reason. ``unchanged``: lines with what is stored.
+    """
+
+    blank: int
+    unchanged: int = 0
+    by_query: dict[str, dict[Act, list[NewEntry]]] = field(default_factory=dict)
+    corrections: list[wire.ImportCorrection] = field(default_factory=list)
+
+    def add(self, line: int, entry: NewEntry, row: InboxRow, released: Released) -> None:
+        """Add a line. What is stored already is unchanged, whatever its note is."""
+        act: Act = "answer" if entry.value is not None else "decline"
+        state, stored = row.measurement.state, row.entry
+        if stored is not None and (stored.value, stored.reason) == (entry.value, entry.reason):
+            self.unchanged += 1
+            return
+        if stored is not None and (state == "answered" or (state, act) == ("declined", "decline")):
+            act = "correct" if state == "answered" else "explain"
+            measurement = released.spec.measurement
+            assert not isinstance(measurement, wire.ColumnMeasurement)
+            correction = wire.ImportCorrection(
+                line=line,
+                measurement_id=entry.measurement_id,
+                study=released.spec.name,
+                record=released.record(row.measurement.row),
+                unit=measurement.unit,
+                stored=stored.value,
+                stored_reason=stored.reason,
+                value=entry.value,
+                reason=entry.reason,
+                entered_at=moment(stored.created_at),
+                entered_by=stored.name,
+            )
+            self.corrections.append(correction)
+        self.by_query.setdefault(row.query.query_id, {}).setdefault(act, []).append(entry)
+
+    def view(self, queries: int, *, charged: str | None, dry_run: bool) -> wire.InboxImport:
+        """The result of the import. A reply that is stored names no value, so that an erasure need not find it."""
+        counts = {act: sum(len(acts.get(act, [])) for acts in self.by_query.values()) for act in ("answer", "decline")}
+        return wire.InboxImport(
+            dry_run=dry_run,
+            answered=counts["answer"],
+            declined=counts["decline"],
+            unchanged=self.unchanged,
+            corrected=len(self.corrections),
+            corrections=self.corrections if dry_run else [],
+            charged=charged,
+            blank=self.blank,
+            queries=queries,
+        )
+
+
+def correction_fault(line: wire.ImportCorrection) -> Fault:
+    """What is wrong with a line that differs from what is stored."""
+    column = "value" if line.value is not None else "decline_reason"
+    message = (
+        "is not what is stored: import the file with corrections=apply to correct it; a dry run shows both values, and "
+        "what it would charge"
     )
+    return {"line": line.line, "column": column, "message": message}

@@ -1,7 +1,7 @@
 """People who measure, and programs that do: the inbox of a curator."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from blindopt import wire
 from blindopt.client.connection import Client, new_key
@@ -75,9 +75,20 @@ class Measurer(Client):
         """Open measurements as CSV, to be filled in."""
         return self._send("GET", "/v1/inbox.csv", params={"study_id": study_id} if study_id else None).check().body
 
-    def import_csv(self, file: bytes, *, dry_run: bool = False, key: str | None = None) -> wire.InboxImport:
-        """Import a filled-in ``file``: all of it, or nothing if a line is wrong. ``dry_run`` only checks it."""
-        params = {"dry_run": "true" if dry_run else "false"}
+    def import_csv(
+        self,
+        file: bytes,
+        *,
+        dry_run: bool = False,
+        corrections: Literal["ask", "apply"] = "ask",
+        key: str | None = None,
+    ) -> wire.InboxImport:
+        """Import a filled-in ``file``: all of it, or nothing if a line is wrong. ``dry_run`` only checks it.
+
+        Lines with what is stored already change nothing. Those with another value are refused (Remote), unless
+        ``corrections="apply"``; a dry run lists them, and what private answers would be charged.
+        """
+        params = {"dry_run": "true" if dry_run else "false", "corrections": corrections}
         reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())
         return reply.check().read(wire.InboxImport)
 

@@ -225,11 +225,35 @@ class QueryMeasurements(Reply):
     )
 
 
+class ImportCorrection(Reply):
+    """A line of a file that differs from what is stored."""
+
+    line: int = Field(ge=1, description="Line of the file.")
+    measurement_id: str = Field(description="msr_...")
+    study: str = Field(description="Name of the study.")
+    record: int = Field(ge=1, description="Number of the record in the dataset's file, from 1.")
+    unit: str | None = Field(description="Unit of the outcome.")
+    stored: float | None = Field(description="The stored value; null if the measurement is declined.")
+    stored_reason: DeclineReason | None = Field(description="Why it is declined.")
+    value: float | None = Field(description="The value in the file; null: it takes the stored value back.")
+    reason: DeclineReason | None = Field(description="The reason in the file.")
+    entered_at: datetime = Field(description="When the stored value or reason was entered.")
+    entered_by: str = Field(description="Who entered it.")
+
+
 class InboxImport(Reply):
     """Result of importing a file of measurements."""
 
     dry_run: bool = Field(description="Whether this was a dry run: nothing was stored.")
-    answered: int = Field(ge=0, description="Number of values imported.")
-    declined: int = Field(ge=0, description="Number of declines imported.")
+    answered: int = Field(ge=0, description="Number of new values imported.")
+    declined: int = Field(ge=0, description="Number of new declines imported.")
+    unchanged: int = Field(0, ge=0, description="Number of lines with what is stored already: they change nothing.")
+    corrected: int = Field(
+        0, ge=0, description="Number of lines with another value or reason than the stored one: they correct it."
+    )
+    corrections: list[ImportCorrection] = Field([], description="In a dry run: these lines, with both values.")
+    charged: str | None = Field(
+        None, description="Epsilon charged for releasing private answers again; null if nothing is charged."
+    )
     blank: int = Field(ge=0, description="Number of lines without a value or a reason: they stay open.")
     queries: int = Field(ge=0, le=ROWS_MAX * MEASUREMENTS_MAX, description="Number of queries that are now answered.")

@@ -659,8 +659,17 @@ def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, serv
     assert "line 2, column value" in measurer.shown
     measurer.submit("/inbox/import", files=sheet("70"), go="check")
     assert "Nothing is stored yet" in measurer.shown
+    measurer.submit("/inbox/import", go="store")
+    assert "Imported: 1 new." in measurer.shown
+    measurer.get("/inbox/import")
     measurer.submit("/inbox/import", files=sheet("70"), go="store")
-    assert "1 value imported. Nothing declined, nothing left open." in measurer.shown
+    assert "Imported: 1 unchanged." in measurer.shown
+    measurer.get("/inbox/import")
+    measurer.submit("/inbox/import", files=sheet("71"), go="store")
+    assert "1 line differs from what is stored" in measurer.shown
+    assert re.search(r"70 mmHg by measurer .* 71 mmHg", measurer.shown)
+    measurer.submit("/inbox/import", go="apply")
+    assert "Imported: 1 corrected." in measurer.shown
 
 
 def test_a_comma_before_three_digits_is_asked_back_and_saved_by_a_button(measurer, service, study):

@@ -158,7 +158,7 @@ def test_a_spreadsheet_is_tried_then_taken_whole(study):
     file = study.measurer.export_csv(study_id=study.study)
     done = filled(file, ("1.5", "", "ok"), ("", "consent", ""), ("-2", "", ""), ("", "", ""))
     dry = study.measurer.import_csv(done, dry_run=True)
-    assert dry.model_dump() == {"dry_run": True, "answered": 2, "declined": 1, "blank": 1, "queries": 2}
+    assert dry == wire.InboxImport(dry_run=True, answered=2, declined=1, blank=1, queries=2)
     assert {item.state for query in queries for item in study.items(query.id)} == {"open"}
     taken = study.measurer.import_csv(done, key="once")
     assert taken == dry.model_copy(update={"dry_run": False})
@@ -187,7 +187,7 @@ def test_a_dry_run_of_an_import_takes_no_write_turn(in_process, small, draft_of,
     _, file = _open_queries(in_process, small, draft_of, 3)
     turns = record_calls(monkeypatch, in_process.context.database, "_run_all")
     dry = _import(in_process, file, dry=True)
-    assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
+    assert dry.json() == wire.InboxImport(dry_run=True, answered=3, declined=0, blank=0, queries=3).model_dump()
     assert turns == []
     assert _import(in_process, file).json() == dry.json() | {"dry_run": False}
     assert turns
