@@ -1,10 +1,12 @@
 """The mean of a kernel over the noise that the candidates carry, and the nugget that this noise adds."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import log, sqrt
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import SMALLEST, Kernel, Matern12, Matern32, Matern52, SquaredExponential
@@ -23,23 +25,25 @@ _TABLE_SIZE = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class Tabulated(Kernel):
-    """A correlation given by its ``values`` at distances 0, h, 2h, ... lengthscales, linear in between, 0 beyond.
+    """A correlation given by its values at distances 0, h, 2h, ... lengthscales, linear in between, 0 beyond.
 
-    ``spacing`` is h.
+    ``steps`` has each value as its real part, and how much more the next one is as its imaginary part: both are read
+    from one place of the memory. ``spacing`` is h.
     """
 
-    values: Vector = field(default_factory=lambda: np.ones(2), repr=False, compare=False)
+    steps: NDArray[np.complex128] = field(default_factory=lambda: np.ones(1, complex), repr=False, compare=False)
     spacing: float = 1.0
 
     def correlate(self, squared: Matrix) -> None:
         """Interpolate linearly."""
         np.sqrt(squared, out=squared)
         squared *= 1.0 / self.spacing
-        np.minimum(squared, len(self.values) - 2, out=squared)
+        np.minimum(squared, len(self.steps) - 1, out=squared)
         index = squared.astype(np.intp)
         squared -= index
-        squared *= self.values[index + 1] - self.values[index]
-        squared += self.values[index]
+        steps = self.steps.take(index, mode="clip")
+        squared *= steps.imag
+        squared += steps.real
 
 
 def noise_aware(kernel: Kernel, law: NoiseLaw, r: int) -> tuple[Kernel, float]:
@@ -58,6 +62,7 @@ def declared_noise(law: NoiseLaw) -> tuple[Law, float] | None:
     return "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd
 
 
+@lru_cache(maxsize=2)
 def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Literal[1, 2] = 2) -> tuple[Kernel, float]:
     """The mean of ``kernel`` over the noise of two different candidates, and the nugget of each.
 
@@ -95,7 +100,9 @@ def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Literal[1, 2] =
     fine = np.linspace(0.0, end, _TABLE_SIZE)
     values = _spline(coarse, correlation(coarse), fine)
     values[-2:] = 0.0
-    return Tabulated(lengthscale, between, values, float(fine[1])), max(kernel.variance - between, 0.0)
+    steps = np.empty(len(values) - 1, complex)
+    steps.real, steps.imag = values[:-1], np.diff(values)
+    return Tabulated(lengthscale, between, steps, float(fine[1])), max(kernel.variance - between, 0.0)
 
 
 def _spline(nodes: Vector, values: Matrix, at: Vector) -> Matrix:

@@ -16,7 +16,8 @@ ALONE = 8_000
 """Numbers of a matrix that BLAS multiplies in one thread: its own limits start at 8,192."""
 
 BLOCK = 48
-"""Rows of a square block that BLAS multiplies (up to 262,144 products) and LAPACK factors in one thread."""
+"""Rows of a square block that BLAS multiplies and LAPACK factors in one thread."""
+_PRODUCTS = 262_144  # of numbers, that BLAS makes in one thread
 _NOT_DEFINITE = "a covariance cannot be factored: it is not positive definite in doubles"
 
 
@@ -50,9 +51,13 @@ def right_product(matrix: Matrix, vector: Vector) -> Vector:
 def product(first: Matrix, second: Matrix) -> Matrix:
     """``first`` (a, b) times ``second`` (b, c)."""
     result: Matrix = np.zeros((len(first), second.shape[1]))
-    for i in _steps(len(first)):
-        for j in _steps(second.shape[1]):
-            for k in _steps(len(second)):
+    rows, inner = _steps(len(first)), _steps(len(second))
+    # Whole blocks, so that the last bits are those of products of square ones.
+    width = _PRODUCTS // max(1, min(len(first), BLOCK) * min(len(second), BLOCK)) // BLOCK * BLOCK
+    for start in range(0, second.shape[1], width):
+        j = slice(start, start + width)
+        for i in rows:
+            for k in inner:
                 result[i, j] += first[i, k] @ second[k, j]
     return result
 

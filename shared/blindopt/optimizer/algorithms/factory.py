@@ -139,7 +139,7 @@ def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
     bytes_per_number = 4 if isinstance(spec, wire.GpRule) and spec.precision == "single" else 8
     places = 0
     if isinstance(spec, wire.EiDeblurred):
-        places = CELLS_MAX * (2 * capacity + 16) if r <= COLUMNS_MAX else SHORTLIST * DRAWS * (r + 8)
+        places = CELLS_MAX * (2 * capacity + 16) if r <= COLUMNS_MAX else max(SHORTLIST.values()) * DRAWS * (r + 8)
     return n * (bytes_per_number * (capacity + r + 2) + 8 * 6) + 8 * places
 
 

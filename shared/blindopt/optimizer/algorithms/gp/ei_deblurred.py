@@ -15,12 +15,13 @@ from blindopt.gp.noise_means import Cells, NoiseMeans, noise_means
 from blindopt.optimizer.algorithms.gp.rules import GpRule
 from blindopt.optimizer.algorithms.gp.surrogate import Prior
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
+from blindopt.wire.run import Engine
 
 Rule = Callable[[float], Acquisition]
 """An acquisition, given the part of the variance that cannot be learned."""
 
 OUTCOMES_MAX = 500
-SHORTLIST = 256
+SHORTLIST: dict[Engine, int] = {1: 256, 2: 256, 3: 64}
 """Candidates whose averages are computed by draws: those that are best without them."""
 _DELTA_PRIME = 0.025
 _SCALE = 0.5  # of beta_t
@@ -38,7 +39,7 @@ class EiDeblurred(GpRule):
     and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place, which its
     outcomes are about, and its own acquisition there. Once a query failed, the acquisition (in the first half, its
     excess over the least one) is multiplied by the probability of success. On cells all candidates are compared; by
-    draws, the 256 that are best by the same rule for the posterior at candidates.
+    draws, the ``SHORTLIST`` that are best by the same rule for the posterior at candidates.
 
     The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
     first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
@@ -140,8 +141,8 @@ class EiDeblurred(GpRule):
         if isinstance(self.means, Cells):
             return rows
         posterior = self._posterior
-        acquisition = rule(posterior.nugget)
-        for count, moments in ((2 * SHORTLIST, posterior.moments), (SHORTLIST, self._exact_moments)):
+        acquisition, size = rule(posterior.nugget), SHORTLIST[self._settings.engine]
+        for count, moments in ((2 * size, posterior.moments), (size, self._exact_moments)):
             if len(rows) > count:
                 values = self._weighed(rows, acquisition(*moments(rows)), exploring)
                 rows = np.sort(rows[np.argsort(-values, kind="stable")[:count]])

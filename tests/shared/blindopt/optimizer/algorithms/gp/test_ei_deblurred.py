@@ -105,7 +105,7 @@ def test_a_run_is_that_of_a_dense_implementation(exact):
 
 
 def test_draws_choose_among_the_same_rows_as_cells(monkeypatch):
-    z = candidates(3 * SHORTLIST, 2)
+    z = candidates(3 * max(SHORTLIST.values()), 2)
     y = f(z)
     by_cells, by_draws = (EiDeblurred(z, settings(exact=True), 8) for _ in range(2))
     for row in range(12):
@@ -118,6 +118,15 @@ def test_draws_choose_among_the_same_rows_as_cells(monkeypatch):
     assert isinstance(by_draws.means, Draws)
     assert second.acquisition == pytest.approx(first.acquisition, abs=0.15)
     assert np.linalg.norm(z[second.row] - z[first.row]) < SD
+
+
+@pytest.mark.parametrize(("engine", "count"), [(2, 256), (3, 64)])
+def test_a_version_of_the_rules_averages_over_as_many_candidates_as_it_did(monkeypatch, engine, count):
+    z, averaged = candidates(300, 4), []
+    moments = Draws.moments
+    monkeypatch.setattr(Draws, "moments", lambda self, rows: averaged.append(len(rows)) or moments(self, rows))
+    EiDeblurred(z, settings(engine=engine), 8).choose(1)
+    assert averaged == [count]
 
 
 @pytest.mark.parametrize("changes", [{}, {"exact": True}, {"kernel": None, "fit": wire.Fit(every=3)}, {"initial": 6}])
