@@ -122,7 +122,7 @@ class Links:
         path, _, query = request.target.partition("?")
         headers = {name.lower(): value for name, value in request.headers.items() if name.lower() in _HEADERS}
         try:
-            self._check(request.method, unquote(path), headers.get("authorization", ""))
+            await self._check(request.method, unquote(path), headers.get("authorization", ""))
             body = base64.b64decode(request.body, validate=True)
         except (Forbidden, ValueError) as error:
             request_id = headers.get("x-request-id", request.id)
@@ -153,12 +153,12 @@ class Links:
 
         await self._app(scope, receive, reply.send)
 
-    def _check(self, method: str, path: str, authorization: str) -> None:
+    async def _check(self, method: str, path: str, authorization: str) -> None:
         """Raise Forbidden for what no grant may send, and for the token of anybody but a modeler."""
         if not any(method == allowed and pattern.fullmatch(path) for allowed, pattern in self._routes):
             raise Forbidden(_NOT_HERE)
         with suppress(Unauthenticated, RecordChanged):  # the application refuses it, as over a socket
-            if self._context.authentication.authenticate(authorization).role != "modeler":
+            if (await self._context.authentication.authenticate(authorization)).role != "modeler":
                 raise Forbidden(_NOT_HERE)
 
 

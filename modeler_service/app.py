@@ -40,7 +40,7 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with serving.running(app, context, delivery, retention) as ends:
             modeler.wakeups.attach()
-            modeler.work()
+            await run_in_threadpool(modeler.work)
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield
 

@@ -114,6 +114,35 @@ def test_few_modules_of_the_services_start_a_thread_or_a_task():
     assert starting - allowed <= STILL_ELSEWHERE
 
 
+BLOCKING = {"read", "read_row", "write", "look", "verified"}
+
+
+def _in_loop(node):
+    """What a coroutine runs itself: functions within it may run in a thread."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _in_loop(child)
+
+
+def _waits_of_coroutines(source):
+    """Calls in coroutines that wait for the database on the event loop's own thread."""
+    return [
+        ast.unparse(call.func)
+        for coroutine in ast.walk(ast.parse(source))
+        if isinstance(coroutine, ast.AsyncFunctionDef)
+        for call in _in_loop(coroutine)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr in BLOCKING and ast.unparse(call.func.value).endswith("database")
+    ]
+
+
+def test_no_coroutine_waits_for_the_database_on_the_event_loop():
+    assert {_name(path): waits for path in FILES if (waits := _waits_of_coroutines(path.read_text("utf-8")))} == {}
+    source = "async def f(self):\n    with self._context.database.read() as db:\n        database.read_row(S)"
+    assert _waits_of_coroutines(source) == ["self._context.database.read", "database.read_row"]
+
+
 def test_no_array_is_loaded_or_saved_with_pickle():
     calls = 0
     for path in FILES:

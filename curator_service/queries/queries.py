@@ -91,13 +91,12 @@ class Queries:
             released = self._studies.of(db, study_id)
         return self._vault.candidates(released.id), released.section(number)
 
-    def period_s(self, study_id: str) -> float | None:
+    async def period_s(self, study_id: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
         name = study_id, self._context.database.foreign_writes.count
         if name not in self._periods:
             try:
-                with self._context.database.read() as db:
-                    spec = store.spec_of(db, study_id)
+                spec = await self._context.database.read_soon(lambda db: store.spec_of(db, study_id))
             except NotFound:
                 return None
             self._periods[name] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
@@ -115,12 +114,11 @@ class Queries:
         reply are one transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
         self._context.idempotency.key_of(caller)
-        if self._studies.cached(study_id, self._context.database.foreign_writes.count) is None:
-            await self._context.database.read_soon(lambda db: self._studies.of(db, study_id))  # groups are added up
-        released = self._check(caller, study_id, query)
+        released = await self._released(study_id)
+        self._check(released, query)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
-            stored = self._context.idempotency.earlier(caller)
+            stored = await asyncio.to_thread(self._context.idempotency.earlier, caller)
             if stored is not None:  # the request under way is a retry, too
                 return stored
             raise StillRunning("the same request is being answered")
@@ -345,12 +343,14 @@ class Queries:
             self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
             return inbox_store.versions_after(db, principal.id, after, limit=limit)
 
-    def _check(self, caller: RequestContext, study_id: str, query: wire.QueryRequest) -> Released:
-        """The released study, if the request fits its public limits; nothing is written."""
-        self._context.idempotency.key_of(caller)
-        if (released := self._studies.cached(study_id, self._context.database.foreign_writes.count)) is None:
-            with self._context.database.read() as db:
-                released = self._studies.of(db, study_id)
+    async def _released(self, study_id: str) -> Released:
+        database = self._context.database
+        if (released := self._studies.cached(study_id, database.foreign_writes.count)) is None:
+            released = await database.read_soon(lambda db: self._studies.of(db, study_id))  # groups are added up
+        return released
+
+    def _check(self, released: Released, query: wire.QueryRequest) -> None:
+        """Raise Invalid or UnknownRow for a request beyond the public limits of a study."""
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
         if len(query.rows) > most_rows:
             raise Invalid.at("rows", f"must be at most {most_rows} candidates")
@@ -359,7 +359,6 @@ class Queries:
                 raise Invalid.at(f"rows.{index}.plays", f"must be at most {most_plays}")
             if item.row >= released.n:
                 raise UnknownRow(f"rows.{index}.row: the release has rows 0 to {released.n - 1}")
-        return released
 
 
 def _or_raise(outcome: StoredReply | Exception) -> StoredReply:

@@ -164,12 +164,12 @@ async def _ask(request: Request) -> Response:
 HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
 
 
-def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
+async def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
     """The period in seconds after which every reply to a query of the study is sent; None: at once."""
     match = _QUERIES.fullmatch(path)
     if method != "POST" or match is None or principal.study_id not in (None, match[1]):
         return None
-    return curator.queries.period_s(match[1])
+    return await curator.queries.period_s(match[1])
 
 
 @router.get(

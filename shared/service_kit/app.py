@@ -28,7 +28,7 @@ from service_kit.verification import Findings, LogVerification
 from service_kit.web import audit_routes, openapi, problems, service_routes
 from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
 from service_kit.web.metrics import router as metrics_router
-from service_kit.web.middleware import HotRoutes, RateLimit, RequestMiddleware
+from service_kit.web.middleware import HotRoutes, PeriodOf, RateLimit, RequestMiddleware, at_once
 from service_kit.web.service_routes import DiskSpace, Readiness
 
 log = logging.getLogger("blindopt.start")
@@ -45,7 +45,7 @@ def build(
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
-    period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
+    period_of: PeriodOf = at_once,
     auditors: tuple[Role, ...],
     monitors: tuple[Role, ...] = (),
     jobs: Jobs = dict,
@@ -59,7 +59,6 @@ def build(
 ) -> FastAPI:
     """The application: middleware, problem documents, health, the log, the service's own routes.
 
-    ``period_of`` (method, path, principal) returns the seconds that replies are sent at whole multiples of, or None.
     ``monitors`` may read metrics, if the settings enable them; ``jobs`` counts jobs by kind and state, and
     ``gauges`` returns the service's own figures, for the metrics.
     ``hot`` are routes that match before the documented ones and bypass FastAPI; ``read_by_hand`` are bodies that routes
@@ -149,7 +148,7 @@ async def running(
         context.database.attach()
         ends.push_async_callback(context.database.finish)
         for part in (app.state.log_verification, delivery, retention):
-            part.start()
+            await run_in_threadpool(part.start)
             ends.push_async_callback(run_in_threadpool, part.close)
         yield ends
 

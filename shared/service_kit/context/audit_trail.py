@@ -158,7 +158,7 @@ class AuditTrail:
 
     def _save_now(self) -> None:
         # On a connection that is open already: after a commit, no further file can perhaps be opened.
-        self._saved.save(self.sign(audit_log.head_of(self._database.read_row(audit_log.LAST))))
+        self._saved.save(self.sign(audit_log.head_of(self._database.committed_row(audit_log.LAST))))
 
     def checkpoint_age(self) -> float:
         """How many seconds older the checkpoint outside the database is than the log's last record.

@@ -41,18 +41,10 @@ class Authentication:
         self.on_finding: Callable[[LogBroken], None] = lambda finding: None
         """Is called with a token or user whose row was changed."""
 
-    def authenticate(self, authorization: str) -> Principal:
+    async def authenticate(self, authorization: str) -> Principal:
         """The principal of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
         token = _parsed(authorization)
-        return self._of_row(token, self._database.read_row(tokens.FIND, kid=token.kid))
-
-    async def authenticate_soon(self, authorization: str) -> Principal:
-        """``authenticate`` for the event loop, which is not blocked."""
-        token = _parsed(authorization)
         row = await self._database.read_row_soon(tokens.FIND, kid=token.kid)
-        return self._of_row(token, row)
-
-    def _of_row(self, token: Token, row: Any) -> Principal:
         # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
         if row is None or not token.matches(row.secret_sha256):
             raise Unauthenticated(_REFUSED)

@@ -130,8 +130,7 @@ class Database:
         On the event loop's own thread use ``write_soon``. Raises AuditUnavailable if the database cannot be written
         (a full disk), and StoreFault if it refuses a statement of ``work``.
         """
-        if self._loop is not None and asyncio._get_running_loop() is self._loop:
-            raise RuntimeError("a write on the event loop's own thread would wait for itself: use write_soon")
+        self._check_thread("write_soon")
         if self._is_quick and not self._busy and self._lock.acquire(blocking=False):
             try:
                 if self._closed:
@@ -143,6 +142,11 @@ class Database:
                 raise error
             return cast(T, result)
         return self.submit(work).result()
+
+    def _check_thread(self, on_loop: str) -> None:
+        """Raise RuntimeError on the event loop's own thread, where ``on_loop`` is what waits without blocking it."""
+        if self._loop is not None and asyncio._get_running_loop() is self._loop:
+            raise RuntimeError(f"the event loop would wait for the database: use {on_loop}")
 
     async def write_soon(self, work: Callable[[Connection], T], ahead: "_AheadOf | None" = None) -> T:
         """``write`` for the event loop, which is not blocked.
@@ -212,6 +216,11 @@ class Database:
 
     def read_row(self, statement: PreparedStatement, **values: Any) -> Any:
         """The only row of a statement, or None, as it was committed last: for the hot path. Raises as ``read``."""
+        self._check_thread("read_row_soon")
+        return self.committed_row(statement, **values)
+
+    def committed_row(self, statement: PreparedStatement, **values: Any) -> Any:
+        """``read_row`` for what follows a commit, which may run on the event loop's own thread with SQLite."""
         try:
             if self._file is not None and self._lock.acquire(blocking=False):  # nobody writes: what is remembered is so
                 try:
@@ -239,7 +248,7 @@ class Database:
     async def read_row_soon(self, statement: PreparedStatement, **values: Any) -> Any:
         """``read_row`` for the event loop, which is not blocked."""
         if self.server is None or self._loop is None:
-            return self.read_row(statement, **values)
+            return self.committed_row(statement, **values)
         with reading():
             row = await self.server.row_soon(statement, values)
         if self.server.saw_foreign_write and not self.foreign_writes.is_seen:
@@ -399,8 +408,9 @@ class Database:
         """A read-only view of the database at one moment.
 
         Raises StorageUnavailable if the database cannot be read for now (no file can be opened, too many readers), and
-        StoreFault if it refuses a statement.
+        StoreFault if it refuses a statement. On the event loop's own thread use ``read_soon``.
         """
+        self._check_thread("read_soon")
         with reading(), self._reader.connect() as db:
             note(db, self.foreign_writes)
             with db.begin():  # statements that bypass SQLAlchemy do not begin a transaction

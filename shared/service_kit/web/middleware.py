@@ -111,6 +111,14 @@ class ConsoleHook(Protocol):
         """A page that shows an error."""
 
 
+PeriodOf = Callable[[str, str, Principal], Awaitable[float | None]]
+"""For method, path and principal: the seconds that replies are sent at whole multiples of, or None."""
+
+
+async def at_once(method: str, path: str, principal: Principal) -> None:
+    return None
+
+
 class RequestMiddleware:
     """The outermost layer of a service."""
 
@@ -121,7 +129,7 @@ class RequestMiddleware:
         principal_rate: RateLimit,
         bad_token_rate: RateLimit,
         limit_of: Callable[[str, Principal | None], int],
-        period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
+        period_of: PeriodOf = at_once,
         count: Callable[[str, str, int, float], None] | None = None,
         console: ConsoleHook | None = None,
     ) -> None:
@@ -277,14 +285,14 @@ class _Request:
                     principal = inside.principal
                 else:
                     authentication = middleware.context.authentication
-                    principal = await authentication.authenticate_soon(self._header(b"authorization"))
+                    principal = await authentication.authenticate(self._header(b"authorization"))
             except Expired as error:
                 principal, expired = error.principal, error
             except Unauthenticated:
                 # Good tokens from the same address as a guesser are not refused.
                 middleware.bad_token_rate.take(self._client)
                 raise
-            period_s = None if expired else middleware.period_of(self._scope["method"], path, principal)
+            period_s = None if expired else await middleware.period_of(self._scope["method"], path, principal)
             if period_s is not None:
                 self._pacing = self._state["pacing"] = ReplyPacing(period_s)
             middleware.principal_rate.take(principal.id)

@@ -156,7 +156,7 @@ def health(monitors: tuple[Role, ...]) -> APIRouter:
         except Exception:
             raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
         with suppress(Unauthenticated, RecordChanged):
-            principal = context.authentication.authenticate(request.headers.get("authorization", ""))
+            principal = await context.authentication.authenticate(request.headers.get("authorization", ""))
             if principal.role in monitors:
                 return wire.Health(
                     status="ok",

@@ -671,7 +671,7 @@ class DrawsFirst(Queries):
     """Measures before it charges: a crash in between leaves a measurement unpaid."""
 
     async def ask(self, caller, identity, request):
-        released = self._check(caller, identity, request)
+        released = await self._released(identity)
         answers = self._measured(released, request)
 
         def charge(db):

@@ -220,7 +220,7 @@ def test_sums_that_are_not_cached_are_added_up_once_beside_the_requests_that_nee
         may_go_on.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    grant = curator.context.authentication.authenticate(f"Bearer {curator.tokens['modeler']}")
+    grant = asyncio.run(curator.context.authentication.authenticate(f"Bearer {curator.tokens['modeler']}"))
     released._cache.clear()
     monkeypatch.setattr(release_cache, "sums_of_groups", add_up)
     replies = asyncio.run(ask_twice())

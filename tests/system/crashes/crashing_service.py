@@ -407,7 +407,7 @@ def _break_curator(gun: Gun) -> None:
             if not (reply.replayed and gun.broken("redrawn")):
                 return reply
             answered = wire.QueryReply.model_validate_json(reply.body)
-            answers = self._measured(self._check(caller, identity, request), request)
+            answers = self._measured(await self._released(identity), request)
             return replace(reply, body=answered.model_copy(update={"answers": answers}).model_dump_json().encode())
 
         return asks

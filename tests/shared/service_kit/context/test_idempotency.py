@@ -1,5 +1,6 @@
 """Effects that happen once, and none for a token that was revoked while the body was on its way."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -35,7 +36,7 @@ def request_of(context):
     """A request as the middleware hands it on, after it checked the token in its head."""
 
     def make(token):
-        principal = context.authentication.authenticate(f"Bearer {token.text}")
+        principal = asyncio.run(context.authentication.authenticate(f"Bearer {token.text}"))
         return RequestContext(principal, "0" * 32, "POST", "/v1/runs", "key", "0" * 64)
 
     return make

@@ -94,10 +94,13 @@ def test_a_commit_without_a_free_descriptor_is_a_commit(context, tmp_path):
     async def serve():
         database.attach()
         await database.write_soon(_record)
-        with database.read(), no_descriptors():  # another read would need a new connection
-            with pytest.raises(StorageUnavailable), database.read():
-                pass
+        reader = database.read()
+        await asyncio.to_thread(reader.__enter__)
+        with no_descriptors():  # another read would need a new connection
+            with pytest.raises(StorageUnavailable):
+                await asyncio.to_thread(database.read().__enter__)
             await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await asyncio.to_thread(reader.__exit__, None, None, None)
         await asyncio.wait_for(database.write_soon(_record), WAIT)
         await database.finish()
 
@@ -132,12 +135,12 @@ def test_slow_readers_keep_no_write_waiting(context, tmp_path):
         database.attach()
         readers = [database.read() for _ in range(18)]
         for reader in readers:
-            reader.__enter__()
+            await asyncio.to_thread(reader.__enter__)
         try:
             await asyncio.wait_for(database.write_soon(_record), WAIT)
         finally:
             for reader in readers:
-                reader.__exit__(None, None, None)
+                await asyncio.to_thread(reader.__exit__, None, None, None)
         await database.finish()
 
     asyncio.run(serve())
@@ -223,6 +226,23 @@ def test_the_same_holds_for_a_single_row(database):
     with pytest.raises(StorageUnavailable, match="cannot be read"):
         database.read_row(missing)
     assert database.read_row(audit_log.LAST) is None
+
+
+def test_the_event_loop_is_told_what_waits_for_the_database_without_blocking_it(database):
+    async def serve():
+        database.attach()
+        assert await database.read_row_soon(audit_log.LAST) is None
+        for wait, instead in (
+            (lambda: database.read_row(audit_log.LAST), "read_row_soon"),
+            (lambda: database.read().__enter__(), "read_soon"),
+            (lambda: database.write(_record), "write_soon"),
+        ):
+            with pytest.raises(RuntimeError, match=instead):
+                wait()
+            await database.read_soon(audit_log.head)
+        await database.finish()
+
+    asyncio.run(serve())
 
 
 # --- the end ----------------------------------------------------------------------------------------

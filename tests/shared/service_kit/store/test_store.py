@@ -539,8 +539,8 @@ print(Seal.of(Path(sys.argv[1])).close(b"x").decode())
 
 def test_tokens_are_found_by_their_exact_form_only(context):
     token, principal = context.authentication.issue("owner", "o", days=1)
-    assert context.authentication.authenticate(f"Bearer {token.text}") == principal
-    assert context.authentication.authenticate(f"bearer {token.text}") == principal
+    assert asyncio.run(context.authentication.authenticate(f"Bearer {token.text}")) == principal
+    assert asyncio.run(context.authentication.authenticate(f"bearer {token.text}")) == principal
     for wrong in (
         token.text,
         f"Bearer {token.text} ",
@@ -549,7 +549,7 @@ def test_tokens_are_found_by_their_exact_form_only(context):
         "Bearer",
     ):
         with pytest.raises(Unauthenticated):
-            context.authentication.authenticate(wrong)
+            asyncio.run(context.authentication.authenticate(wrong))
 
 
 def test_a_token_ends_at_its_moment(database, tmp_path):
@@ -557,10 +557,10 @@ def test_a_token_ends_at_its_moment(database, tmp_path):
     context = _context(database, tmp_path, lambda: now[0])
     token, _ = context.authentication.issue("owner", "o", days=2)
     now[0] = NOW + timedelta(days=2, microseconds=-1)
-    context.authentication.authenticate(f"Bearer {token.text}")
+    asyncio.run(context.authentication.authenticate(f"Bearer {token.text}"))
     now[0] = NOW + timedelta(days=2)
     with pytest.raises(Unauthenticated):
-        context.authentication.authenticate(f"Bearer {token.text}")
+        asyncio.run(context.authentication.authenticate(f"Bearer {token.text}"))
 
 
 # --- real processes ------------------------------------------------------------------------------

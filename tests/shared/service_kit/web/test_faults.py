@@ -179,7 +179,7 @@ def test_an_error_in_the_curator_is_logged_by_its_type_only(part, method, path, 
 
 @pytest.mark.parametrize(
     ("broken", "name", "path"),
-    [(audit_log, "page", "/v1/audit/entries"), (Authentication, "authenticate_soon", "/v1/studies")],
+    [(audit_log, "page", "/v1/audit/entries"), (Authentication, "authenticate", "/v1/studies")],
     ids=["log", "authentication"],
 )
 def test_an_error_in_what_both_services_share_is_logged_by_its_type_only(
