@@ -187,13 +187,17 @@ class PendingFiles:
             shutil.copyfileobj(content, file, _CHUNK)
             file.flush()
             os.fsync(file.fileno())
-        partial = self._folder / f"{upload_id}.partial"
+        self.note(upload_id, note)
+
+    def note(self, upload_id: str, note: str) -> None:
+        """Store the note of a file, in place of the one that it has."""
+        partial, path = self._folder / f"{upload_id}.partial", self._folder / f"{upload_id}.json"
         with partial.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
             file.write(note.encode())
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(self._folder / f"{upload_id}.json")
+        _erase(path, partial)
         _make_durable(self._folder)
 
     def notes(self) -> dict[str, bytes]:
@@ -235,10 +239,13 @@ class PendingFiles:
                 path.unlink()
 
 
-def _erase(path: Path) -> None:
-    """Delete a file that may be there, and overwrite what it held, unless it is read at this moment."""
+def _erase(path: Path, by: Path | None = None) -> None:
+    """Delete a file, or replace it ``by`` another, and overwrite what it held, unless it is read at this moment."""
+    if by is not None and not path.exists():
+        by.replace(path)
+        return
     with suppress(FileNotFoundError, BlockingIOError), path.open("rb+") as file:
-        path.unlink()
+        path.unlink() if by is None else by.replace(path)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for _ in range(-(-os.fstat(file.fileno()).st_size // _CHUNK)):
             file.write(bytes(_CHUNK))

@@ -53,9 +53,9 @@ async def register(page: Page, form: Form) -> Response:
         return page.go("/datasets", "This file was taken already.", mood="note")
     chosen = {name: form.get(name) for name in ("name", "public", "person", "rows_per_person") if form.get(name)}
     proposed = uploads.proposed(view, chosen)
-    fields = uploads.read(proposed, view)
+    choice = uploads.choice_of(proposed, view)
     if proposed.ok and form.get("which") != "some" and uploads.is_clear(view, form.get("person")):
-        return await uploads.store(page, view, fields, proposed)
+        return await uploads.store(page, view, choice, proposed)
     return page.go(f"/datasets/uploads/{kept['id']}", which=form.get("which"), **dict[str, Any](chosen))
 
 

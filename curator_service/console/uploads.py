@@ -1,7 +1,8 @@
-"""A file whose columns need a decision: one row for each, and one press goes on."""
+"""A file that waits for its owner: how it was read, what each column is, and how many records remain."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
@@ -17,16 +18,59 @@ DATES: dict[wire.DateFormat, str] = {
     "d/m/y": "31/12/2024",
     "m/d/y": "12/31/2024",
 }
+SEPARATORS: dict[wire.Separator, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _LISTED = {"one_hot": "yes/no columns, one for each category", "codes": "codes 1, 2, 3 … in the order of the list"}
 _NAME_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to read a column: its key in the form, in words, and the fields of its choice."""
+
+    key: str
+    words: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+_DROP, _NUMBER = Way("drop", "Leave the column out"), Way("number", "Numbers")
+
+
+def ways(column: wire.SurveyedColumn) -> list[Way]:
+    """The ways to read a column that may be right."""
+    listed = [Way(kind, f"Turn it into {words}", {"kind": kind}) for kind, words in _LISTED.items()]
+    if column.holds == "number":
+        return [_NUMBER, _DROP, *(listed if column.values else [])]
+    if column.holds == "date":
+        words = "Days since the date below, from dates such as"
+        return [
+            *(
+                Way(each, f"{words} {DATES[each]}", {"kind": "date", "date_format": each})
+                for each in column.date_formats
+            ),
+            _DROP,
+        ]
+    if column.holds == "text" and column.odd:
+        cells = "this cell counts" if column.wrong == 1 else f"these {column.wrong:,} cells count"
+        gaps = Way("gaps", f"Numbers, {cells} as missing", {"missing_values": column.odd})
+        return [gaps, *listed, _DROP]
+    return [_DROP, *listed, _NUMBER] if column.holds == "text" else [_DROP]
+
+
+def _key_of(choice: wire.ColumnChoice | None) -> str:
+    """The key of the way that a choice takes."""
+    if choice is None:
+        return _DROP.key
+    return (
+        str(choice.date_format or "iso") if choice.kind == "date" else "gaps" if choice.missing_values else choice.kind
+    )
 
 
 @pages.get("/datasets/uploads/{upload_id}", roles=("owner",))
 async def decide(page: Page) -> Response:
     """The columns of a pending file, with what is proposed."""
-    view = await page.api.read(f"/v1/uploads/{page.path['upload_id']}", wire.PendingUpload)
+    view = await _pending(page)
     form = proposed(view, page.query)
-    read(form, view)  # what was chosen with the file may be wrong
+    choice_of(form, view)  # what was chosen with the file may be wrong
     return await show(page, view, form)
 
 
@@ -36,42 +80,81 @@ async def discard(page: Page, form: Form) -> Response:
     return page.go("/datasets", "The file is deleted. Nothing was stored.")
 
 
+@pages.post("/datasets/uploads/{upload_id}:read", roles=("owner",))
+async def read_differently(page: Page, form: Form) -> Response:
+    """Read the file with another separator, decimal sign, encoding or other cells that count as missing."""
+    view = await _pending(page)
+    markers = [line.strip() for line in form.get("missing_values").splitlines() if line.strip()]
+    signs: dict[str, str | None] = {name: form.get(name) for name in ("decimal", "encoding")}
+    signs |= {"separator": next((sign for sign, words in SEPARATORS.items() if words == form.get("separator")), None)}
+    try:
+        await page.api.post(_path(view, ":read"), signs | {"missing_values": markers})
+    except ApiProblem as problem:
+        failed = proposed(view, {}).failed(problem)
+        failed.fill({name: form.get(name) for name in (*signs, "missing_values")} | {"reading": "yes"})
+        return await show(page, view, failed, problem.status)
+    return page.go(f"/datasets/uploads/{view.id}", "The file was read again. Nothing is stored yet.")
+
+
 @pages.post("/datasets/uploads/{upload_id}", roles=("owner",))
 async def register(page: Page, form: Form) -> Response:
-    """Register a pending file as it was decided."""
-    view = await page.api.read(f"/v1/uploads/{page.path['upload_id']}", wire.PendingUpload)
-    fields = read(form, view)
+    """Count what remains of a pending file as it was decided, or register it."""
+    view = await _pending(page)
+    choice = choice_of(form, view)
+    if form.get("go") == "count":
+        return await _count(page, view, choice, form)
     if view.registered_as and not form.has("again"):
         form.wrong("again", "Tick this to register the same file again")
+    if view.samples and not form.has("samples_right"):
+        form.wrong("samples_right", "Tick this if the words are right, or read the file differently")
+    form.text("name", "A name")
     if not form.ok:
         return await show(page, view, form.again(), 422)
-    return await store(page, view, fields, form)
+    return await store(page, view, choice, form)
+
+
+async def _pending(page: Page) -> wire.PendingUpload:
+    return await page.api.read(f"/v1/uploads/{page.path['upload_id']}", wire.PendingUpload)
+
+
+def _path(view: wire.PendingUpload, act: str = "") -> str:
+    return f"/v1/uploads/{view.id}{act}"
+
+
+async def _count(page: Page, view: wire.PendingUpload, choice: dict[str, Any], form: Form) -> Response:
+    if not form.ok:
+        return await show(page, view, form.again(), 422)
+    try:
+        counted = await page.api.post(_path(view, ":read"), choice)
+    except ApiProblem as problem:
+        return await show(page, view, _failed(form, problem, view, choice), problem.status)
+    return await show(page, wire.PendingUpload.model_validate(counted, strict=False), form.again())
 
 
 async def show(page: Page, view: wire.PendingUpload, form: Form, status: int = 200) -> Response:
-    context: dict[str, Any] = {"upload": view, "form": form, "status": status, "options": options}
+    context: dict[str, Any] = {"upload": view, "form": form, "status": status, "ways": ways, "separators": SEPARATORS}
     context |= {"problems": [(i, c) for i, c in enumerate(view.columns) if is_problem(c)]}
     clean = [(i, c) for i, c in enumerate(view.columns) if not is_problem(c)]
     context |= {"clean": [pair for pair in clean if not pair[1].values]}
     context |= {"coded": [pair for pair in clean if pair[1].values]}
+    context |= {"gaps": [c.name for c in view.columns if c.has_gaps]}
+    context |= {"with_gaps": sum(bool(c.missing or c.odd) and c.holds != "empty" for c in view.columns)}
     return page.show("dataset_columns.html", title="How are the columns read?", trail=_TRAIL, **context)
 
 
-async def store(page: Page, view: wire.PendingUpload, fields: dict[str, str], form: Form) -> Response:
+async def store(page: Page, view: wire.PendingUpload, choice: dict[str, Any], form: Form) -> Response:
     """Register a pending file, and go to its dataset; or show its page with the faults."""
+    public = "true" if form.get("public") == "yes" else "false"
+    fields = {"name": form.get("name")[:_NAME_MAX], "public": public, "upload": view.id}
+    fields |= {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in choice.items()
+        if value is not None
+    }
     try:
-        reply = await page.api.upload("/v1/datasets", fields | {"upload": view.id}, {}, key=form.key)
+        reply = await page.api.upload("/v1/datasets", fields, {}, key=form.key)
     except ApiProblem as problem:
-        index = {column.name: i for i, column in enumerate(view.columns)}
-        columns = {index[choice["column"]]: choice for choice in json.loads(fields["columns"])}
-        names = {f"columns.{i}.{part}": f"columns.{i}.kind" for i in columns for part in ("column", "date_format")}
-        names |= {f"columns.{i}.since": "since" for i in columns}
-        failed = form.failed(problem, names, {"columns": columns})
-        for fault in problem.problem.errors or []:
-            if fault.column in index:
-                failed.errors[f"columns.{index[fault.column]}.kind"] = in_words(fault)
-        failed.errors.pop("", None)  # faults of columns, which stand at these
-        return await show(page, view, failed, problem.status)
+        return await show(page, view, _failed(form, problem, view, choice), problem.status)
     made, left_out = wire.DatasetView.model_validate(reply, strict=False), ""
     if made.rows_left_out:
         left_out = f"; {_records(made.rows_left_out)} with a missing value left out"
@@ -80,6 +163,20 @@ async def store(page: Page, view: wire.PendingUpload, fields: dict[str, str], fo
     unread = f"; {len(made.dropped)} more in the file were neither read nor stored" if made.dropped else ""
     words = f"Registered: {_records(made.rows)}, {len(made.columns)} columns{unread}{left_out}."
     return page.go(f"/datasets/{made.id}", words)
+
+
+def _failed(form: Form, problem: ApiProblem, view: wire.PendingUpload, choice: dict[str, Any]) -> Form:
+    """The form with the faults of a choice at its columns."""
+    index = {column.name: i for i, column in enumerate(view.columns)}
+    columns = {index[column["column"]]: column for column in choice["columns"]}
+    names = {f"columns.{i}.{part}": f"columns.{i}.kind" for i in columns for part in ("column", "date_format")}
+    names |= {f"columns.{i}.since": "since" for i in columns}
+    failed = form.failed(problem, names, {"columns": columns})
+    for fault in problem.problem.errors or []:
+        if fault.column in index:
+            failed.errors[f"columns.{index[fault.column]}.kind"] = in_words(fault)
+    failed.errors.pop("", None)  # faults of columns, which stand at these
+    return failed
 
 
 def _records(count: int) -> str:
@@ -99,45 +196,54 @@ def is_problem(column: wire.SurveyedColumn) -> bool:
 
 def is_clear(view: wire.PendingUpload, person: str) -> bool:
     """Whether nothing has to be decided about a file."""
-    return not view.registered_as and not any(is_problem(c) for c in view.columns if c.name != person)
-
-
-def options(column: wire.SurveyedColumn) -> list[tuple[str, str]]:
-    """The ways to read a column, of which the first is proposed."""
-    ways = [("drop", "Leave the column out")]
-    number = ("number", "Read it as numbers")
-    listed = [(kind, f"Turn it into {words}") for kind, words in _LISTED.items()]
-    if column.holds == "number":
-        coded = listed if column.values else []
-        return [*ways, number, *coded] if column.unnamed else [number, *ways, *coded]
-    if column.holds == "date":
-        words = "Days since the date below, from dates such as"
-        dates = [(each, f"{words} {DATES[each]}") for each in column.date_formats]
-        return [*dates, *ways] if len(dates) == 1 else [*ways, *dates]
-    if column.holds == "text":
-        return [*ways, *listed, number]
-    return ways
+    problems = (is_problem(column) for column in view.columns if column.name != person)
+    return not view.registered_as and not view.samples and not any(problems)
 
 
 def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
-    """The form with what is proposed, and what was chosen with the file."""
+    """The form with how the file is read so far, and what was chosen with the file."""
+    reading = view.reading or wire.ReadingChoice()
+    choices = {
+        each if isinstance(each, str) else each.column: wire.ColumnChoice(column=each)
+        if isinstance(each, str)
+        else each
+        for each in reading.columns or []
+    }
     name = query.get("name") or view.filename.rpartition("/")[2].partition(".")[0]
-    values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "decimal": view.decimal}
-    values |= {each: query.get(each) for each in ("person", "rows_per_person")} | {"since": "1970-01-01"}
+    values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "since": "1970-01-01"}
+    values |= {
+        "separator": view.separator and SEPARATORS[view.separator],
+        "decimal": view.decimal,
+        "encoding": view.encoding,
+    }
+    values |= {"missing_values": "\n".join(reading.missing_values)}
+    values |= {each: query.get(each) or getattr(reading, each) for each in ("person", "rows_per_person")}
+    is_filled = any(choice.missing == "fill" for choice in choices.values())
+    values |= {"gaps": "each" if is_filled else "leave_out"}
     for i, column in enumerate(view.columns):
-        listed = "\n".join(column.values or [])
-        choice = {"column": column.name, "kind": options(column)[0][0], "missing": "leave_out", "fill": "0"}
-        values[f"columns.{i}"] = choice | {"values": listed}
+        choice = choices.get(column.name)
+        fields: dict[str, Any] = {"column": column.name, "kind": _key_of(choice), "missing": "leave_out", "fill": "0"}
+        fields |= {"values": "\n".join(column.values or [])}
+        if choice is not None and choice.missing == "fill":
+            fields |= {"missing": "fill", "fill": choice.fill}
+        if choice is not None and choice.values is not None:
+            fields |= {"values": "\n".join(choice.values)}
+        if choice is not None and choice.since is not None:
+            values["since"] = choice.since.isoformat()
+        if choice is None and not is_problem(column) and not column.values:
+            del fields["column"]  # it has a tick
+        values[f"columns.{i}"] = fields
     return Form.blank(**values)
 
 
-def read(form: Form, view: wire.PendingUpload) -> dict[str, str]:
-    """The fields of a registration; faults are added to ``form.errors``."""
+def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
+    """How the file is to be read, as a body of the API; faults are added to ``form.errors``."""
     person, rows = form.get("person"), form.get("rows_per_person")
+    per_person = None
     if person and not rows:
         form.wrong("rows_per_person", "Say how many records of one person to keep")
     elif person:
-        form.integer("rows_per_person")
+        per_person = form.integer("rows_per_person")
     if rows and not person:
         form.wrong("person", "Name the column of persons")
     columns = [
@@ -149,33 +255,32 @@ def read(form: Form, view: wire.PendingUpload) -> dict[str, str]:
         form.wrong("name", "No column is read: choose at least one")
     if any("values" in choice for choice in columns) and not form.has("lists_public"):
         form.wrong("lists_public", "Tick this, or read no column by a list: the lists are public")
-    fields = {"name": form.text("name", "A name")[:_NAME_MAX], "columns": json.dumps(columns)}
-    fields["public"] = "true" if form.get("public") == "yes" else "false"
-    if form.get("decimal") in (".", ","):
-        fields["decimal"] = form.get("decimal")
-    return fields | ({"person": person, "rows_per_person": rows} if person else {})
+    markers = view.reading.missing_values if view.reading is not None else []
+    signs = {"separator": view.separator, "decimal": view.decimal, "encoding": view.encoding}
+    of_persons = {"person": person, "rows_per_person": per_person} if person else {}
+    return signs | {"missing_values": markers or None, "columns": columns} | of_persons
 
 
 def _choice(form: Form, i: int, column: wire.SurveyedColumn) -> dict[str, Any] | None:
     """How a column is read; None: not at all."""
     if not is_problem(column) and not column.values:
         return {"column": column.name} if form.has(f"columns.{i}.column") else None
-    kind = form.get(f"columns.{i}.kind")
-    if kind == "number" and not is_problem(column):
-        return {"column": column.name}
-    if kind not in (each for each, _ in options(column)) or kind == "drop":
+    way = next((way for way in ways(column) if way.key == form.get(f"columns.{i}.kind")), _DROP)
+    if way is _DROP:
         return None
-    choice: dict[str, Any] = {"column": column.name, "kind": "date" if kind in DATES else kind}
-    if kind in DATES:
-        choice |= {"date_format": kind, "since": form.get("since") or None}
-    if kind in _LISTED:
+    if way is _NUMBER and not is_problem(column):
+        return {"column": column.name}
+    choice: dict[str, Any] = {"column": column.name} | way.fields
+    if way.key in DATES:
+        choice |= {"since": form.get("since") or None}
+    if way.key in _LISTED:
         lines = [line.strip() for line in form.get(f"columns.{i}.values").splitlines() if line.strip()]
         if not lines or len(set(lines)) < len(lines):
             form.wrong(f"columns.{i}.values", "List each category once, one on a line")
         choice["values"] = lines
-    if form.get(f"columns.{i}.missing") == "fill":
+    if form.get("gaps") == "each" and form.get(f"columns.{i}.missing") == "fill":
         fill = form.real(f"columns.{i}.fill")
-        if kind == "one_hot" and fill:
+        if way.key == "one_hot" and fill:
             form.wrong(f"columns.{i}.fill", "For yes/no columns only 0 is possible: no category")
         return choice | {"missing": "fill", "fill": fill}
     return choice | {"missing": "leave_out"}

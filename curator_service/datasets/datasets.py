@@ -52,6 +52,8 @@ class Upload:
     public: bool
     filename: str
     reading: wire.ReadingChoice = DETECTED
+    gaps: tuple[str, ...] = ()
+    """Columns of which the owner saw gaps or unreadable cells before choosing."""
 
     @property
     def person(self) -> str | None:
@@ -123,7 +125,8 @@ class Datasets:
     ) -> StoredReply:
         """Register a pending file. Raises DatasetInvalid."""
         request = replace(request, body_sha256=upload.digest(pending.id))
-        return self._register(request, replace(upload, filename=pending.filename), file, pending.sha256, reading)
+        upload = replace(upload, filename=pending.filename, gaps=tuple(c.name for c in pending.columns if c.has_gaps))
+        return self._register(request, upload, file, pending.sha256, reading)
 
     def earlier_pending(self, request: RequestContext, upload: Upload, upload_id: str) -> StoredReply | None:
         """The reply to an earlier request under the same key to register a pending file, which is deleted then."""
@@ -226,7 +229,7 @@ class Datasets:
             dropped=json.dumps(read.dropped),
             sha256=digest,
             created_at=stamp(self._context.clock()),
-            reading=(reading := read.reading.model_dump_json()),
+            reading=(reading := read.reading.model_copy(update={"gaps": list(upload.gaps)}).model_dump_json()),
             rows_left_out=read.left_out,
             person_column=upload.person,
             rows_per_person=upload.reading.rows_per_person,

@@ -28,6 +28,10 @@ _CATEGORY_MAX = 100
 _TEXT_MAX = 1_000
 _LINE_END_OR_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 """What no category has: a list of categories has one on a line."""
+_FIRST, _SHOWN_MAX = 5, 40
+"""So many cells of a column are shown, and so many characters of each."""
+_ODD_MAX = 5
+"""Of so many different texts or fewer a column of numbers may have them as markers of gaps."""
 _NUMBERS_MAX = 12
 """Of so many different numbers or fewer a column may hold codes of categories."""
 _TO_DAYS = {date_format: rules.days_of(date_format, date(1970, 1, 1)) for date_format in get_args(DateFormat)}
@@ -49,10 +53,12 @@ class _Column:
     """What was seen of a column so far."""
 
     markers: frozenset[str]
+    first: list[str] = field(default_factory=list)
     missing: int = 0
     rounded: int = 0
     wrong: int = 0
     wrong_row: int | None = None
+    odd: set[str] = field(default_factory=set)
     texts: set[str] | None = field(default_factory=set)
     date_formats: list[DateFormat] = field(default_factory=lambda: list(get_args(DateFormat)))
     low: float = np.inf
@@ -60,6 +66,8 @@ class _Column:
 
     def add_numbers(self, column: Numbers) -> None:
         missing = missing_numbers(column, self.markers)
+        head = zip(column.values[:_FIRST].tolist(), column.missing[:_FIRST], strict=True)
+        self._show(["" if is_gap else repr(value).removesuffix(".0") for value, is_gap in head])
         self.missing += int(missing.sum())
         self.rounded += column.rounded
         self._bound(column.values[~missing])
@@ -68,7 +76,12 @@ class _Column:
         if len(values):
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
+    def _show(self, cells: list[str]) -> None:
+        for cell in cells[: _FIRST - len(self.first)]:
+            self.first.append(cell if len(cell) <= _SHOWN_MAX else f"{cell[:_SHOWN_MAX]}…")
+
     def add_texts(self, cells: list[str], decimal: DecimalSign, block: RawBlock) -> None:
+        self._show(cells)
         if self.texts is not None:
             self.texts |= set(map(str.strip, set(cells)))
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
@@ -88,6 +101,8 @@ class _Column:
                 self.rounded += rules.rounded([cell], value)
             else:
                 self.wrong += 1
+                if len(self.odd) <= _ODD_MAX:
+                    self.odd.add(cell.strip())
                 self.wrong_row = self.wrong_row or block.rows[index]
             if self.date_formats:
                 text = cell.strip()
@@ -97,6 +112,14 @@ class _Column:
 
     def _is_missing(self, cell: str) -> bool:
         return rules.is_missing(cell) or cell.strip() in self.markers
+
+    def _markers(self, rows: int) -> list[str]:
+        """The few texts among numbers that may be markers of gaps: not one that may be a number itself."""
+        filled = rows - self.missing
+        usable = all(len(text) <= _CATEGORY_MAX and not _LINE_END_OR_CONTROL.search(text) for text in self.odd)
+        if not usable or len(self.odd) > _ODD_MAX or 2 * self.wrong >= filled or any(map(rules.readings, self.odd)):
+            return []
+        return sorted(self.odd)
 
     def view(self, name: str, rows: int, *, unnamed: bool, usable: bool) -> SurveyedColumn:
         """What was seen, of a column of ``rows`` cells."""
@@ -118,6 +141,8 @@ class _Column:
             rounded=self.rounded,
             wrong=self.wrong,
             wrong_row=self.wrong_row,
+            first=self.first,
+            odd=self._markers(rows),
             values=texts if (is_text and is_short) or is_coded else None,
             date_formats=self.date_formats if holds == "date" else [],
             constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),

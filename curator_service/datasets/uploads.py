@@ -5,16 +5,22 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import BinaryIO
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Erased, NotFound, StateConflict
+from blindopt.errors import DatasetInvalid, Erased, NotFound, StateConflict
 from curator_service import store
 from curator_service.datasets.findings import Limits
+from curator_service.datasets.persons import DIGEST_BYTES, numbers_of
+from curator_service.datasets.proposals import proposed
 from curator_service.datasets.readings import Reading
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.worker import Job
@@ -76,12 +82,11 @@ class Uploads:
             request = replace(request, body_sha256=sha256(json.dumps([filename, digest]).encode()))
             if (stored := self._context.idempotency.earlier(request)) is not None:
                 return stored
-            job = Job(file=reading.descriptor(content), limits=self._limits, parquet=is_parquet(filename))
-            surveyed = reading.read(job, content)
             made = {"id": new_id("upl"), "expires_at": self._context.clock() + timedelta(hours=KEPT_HOURS)}
-            about = {"filename": filename[:_NAME_MAX], "sha256": digest, "registered_as": []}
-            seen = {name: getattr(surveyed, name) for name in ("rows", "separator", "decimal", "encoding")}
-            view = wire.PendingUpload.model_validate(made | about | seen | {"columns": surveyed.surveyed})
+            about = made | {"filename": filename[:_NAME_MAX], "sha256": digest}
+            view = self._surveyed(about, content, wire.ReadingChoice(), reading)
+            with suppress(DatasetInvalid):
+                view = self._counted(view, content, reading)
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:
                 self._store(note, view, content)
@@ -94,6 +99,75 @@ class Uploads:
         if reply.replayed:  # two requests with one key at once: the other one's file counts
             self._files.drop(view.id)
         return reply
+
+    def read(
+        self, caller: Principal, view: wire.PendingUpload, file: BinaryIO, choice: wire.ReadingChoice, reading: Reading
+    ) -> wire.PendingUpload:
+        """Read a pending file as its owner says, count what a registration would store, and keep the choice.
+
+        Raises DatasetInvalid for a choice that a registration would refuse.
+        """
+        about = view.model_dump(include={"id", "expires_at", "filename", "sha256"})
+        view = self._counted(self._surveyed(about, file, choice, reading), file, reading)
+        with self._keeping:
+            if view.id in self._notes():  # it may be discarded meanwhile
+                self._files.note(view.id, json.dumps({"owner": caller.id, "view": view.model_dump(mode="json")}))
+        return self.view(caller, view.id)
+
+    def _surveyed(
+        self, about: Mapping[str, Any], content: BinaryIO, choice: wire.ReadingChoice, reading: Reading
+    ) -> wire.PendingUpload:
+        """What is in a file that is read so, with what is proposed for its columns if ``choice`` names none."""
+        of_cells = choice.model_copy(update={"columns": None, "person": None, "rows_per_person": None})
+        job = Job(
+            file=reading.descriptor(content),
+            limits=self._limits,
+            parquet=is_parquet(about["filename"]),
+            reading=of_cells.model_copy(update={"person_ids": None}),
+        )
+        seen = reading.read(job, content)
+        assert seen.surveyed is not None
+        signs: dict[str, Any] = {"separator": seen.separator, "decimal": seen.decimal, "encoding": seen.encoding}
+        columns = choice.columns or proposed(seen.surveyed, choice.person)
+        decided = choice.model_copy(update=signs | {"columns": columns}) if columns else None
+        shown: dict[str, Any] = {
+            "rows": seen.rows,
+            "columns": seen.surveyed,
+            "samples": seen.samples,
+            "reading": decided,
+        }
+        return wire.PendingUpload(**about, **signs, **shown, registered_as=[])
+
+    def _counted(self, view: wire.PendingUpload, content: BinaryIO, reading: Reading) -> wire.PendingUpload:
+        """The same with what a registration would store: the file is read as for one, and nothing is written."""
+        if view.reading is None:
+            return view
+        with TemporaryFile(dir=self._scratch) as digests, Path(os.devnull).open("wb") as nowhere:
+            job = Job(
+                file=reading.descriptor(content),
+                limits=self._limits,
+                parquet=is_parquet(view.filename),
+                reading=view.reading,
+                key=os.urandom(32).hex(),  # these digests are counted, and compared with no others
+                values=nowhere.fileno(),
+                numbers=nowhere.fileno(),
+                digests=digests.fileno(),
+            )
+            seen, kept = reading.read(job, content), None
+            if view.reading.rows_per_person is not None:
+                digests.seek(0)
+                persons = numbers_of(np.fromfile(digests, dtype=np.uint8).reshape(-1, DIGEST_BYTES))
+                kept = int(np.minimum(np.bincount(persons), view.reading.rows_per_person).sum())
+        assert seen.columns is not None
+        rows = seen.rows if kept is None else kept
+        remaining = wire.RemainingRows(
+            rows=rows,
+            left_out=seen.left_out,
+            person_rows_dropped=seen.rows - rows,
+            copies=seen.copies,
+            constant=[column.name for column in seen.columns if column.minimum == column.maximum],
+        )
+        return view.model_copy(update={"remaining": remaining})
 
     def _store(self, note: Mapping[str, object], view: wire.PendingUpload, content: BinaryIO) -> None:
         """Keep a file with its note. Raises StateConflict for one too many, of its owner or of all, and Erased."""
@@ -136,12 +210,12 @@ class Uploads:
         self._note(request.principal, upload_id)
         effect = Effect(wire.UploadDiscarded(id=upload_id), "upload.discarded", {"upload_id": upload_id}, 200)
         reply = self._context.idempotency.once(request, lambda db: effect)
-        self._files.drop(upload_id)
+        self.drop(upload_id)
         return reply
 
     @contextmanager
-    def opened(self, caller: Principal, upload_id: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
-        """A pending file to register; it is deleted afterwards, unless an error is raised. Raises NotFound."""
+    def lent(self, caller: Principal, upload_id: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
+        """A pending file to read. Raises NotFound."""
         note = self._note(caller, upload_id)
         with ExitStack() as stack:
             try:
@@ -149,11 +223,18 @@ class Uploads:
             except FileNotFoundError:  # another request registered or discarded it meanwhile
                 raise NotFound(_GONE) from None
             yield note.view, file
-        self._files.drop(upload_id)
+
+    @contextmanager
+    def opened(self, caller: Principal, upload_id: str) -> Iterator[tuple[wire.PendingUpload, BinaryIO]]:
+        """A pending file to register; it is deleted afterwards, unless an error is raised. Raises NotFound."""
+        with self.lent(caller, upload_id) as lent:
+            yield lent
+        self.drop(upload_id)
 
     def drop(self, upload_id: str) -> None:
         """Delete a file whose end is recorded: a crash may have come between the record and the deletion."""
-        self._files.drop(upload_id)
+        with self._keeping:
+            self._files.drop(upload_id)
 
     def _note(self, caller: Principal, upload_id: str) -> _Note:
         note = self._notes().get(upload_id) if _ID.fullmatch(upload_id) else None

@@ -13,13 +13,14 @@ from typing import BinaryIO
 from blindopt.arrays import Matrix
 from blindopt.errors import DatasetInvalid
 from blindopt.formats import npy_files
+from blindopt.formats.tables import words_beyond_utf8
 from blindopt.wire import Column, DecimalSign, Encoding, FileReading, ReadingChoice, Separator, SurveyedColumn
 from curator_service.datasets.findings import Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
 from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.reading import read_table
 from curator_service.datasets.statistics import Statistics
-from curator_service.datasets.survey import survey
+from curator_service.datasets.survey import Surveyed, survey
 from service_kit import runner
 
 MIB = 1 << 20
@@ -53,6 +54,8 @@ class Reply(runner.Reply):
     encoding: Encoding | None = None
     decimal: DecimalSign | None = None
     surveyed: list[SurveyedColumn] | None = None
+    samples: list[str] = []
+    copies: int | None = None
     columns: list[Column] | None = None
     dropped: list[str] = []
     reading: FileReading | None = None
@@ -68,9 +71,9 @@ def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     try:
         if job.values is not None:
             return _written(job, file, sender)
-        seen = survey(file, job.limits, job.reading, parquet=job.parquet, on_progress=sender.progress)
+        seen, samples = _surveyed(job, file, sender)
         signs = {"separator": seen.separator, "encoding": seen.encoding, "decimal": seen.decimal}
-        return Reply(rows=seen.rows, surveyed=seen.columns, **signs)
+        return Reply(rows=seen.rows, surveyed=seen.columns, samples=samples, **signs)
     except DatasetInvalid as error:
         return _refused(error)
     except MemoryError:
@@ -79,6 +82,19 @@ def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
         return _refused(refuse(f"reading the file takes more than {limit} of memory: {advice}"))
     except OSError as fault:
         return Reply(problem="a file cannot be written", errno=fault.errno)
+
+
+def _surveyed(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> tuple[Surveyed, list[str]]:
+    """What is in a file; of one that is not UTF-8, as Windows-1252 reads it, with words to check."""
+    choice = job.reading
+    try:
+        seen = survey(file, job.limits, choice, parquet=job.parquet, on_progress=sender.progress)
+    except DatasetInvalid:
+        if job.parquet or choice.encoding is not None or not words_beyond_utf8(file):
+            raise
+        choice = choice.model_copy(update={"encoding": "windows-1252"})
+        seen = survey(file, job.limits, choice, parquet=False, on_progress=sender.progress)
+    return seen, words_beyond_utf8(file) if seen.encoding == "windows-1252" else []
 
 
 def _refused(error: DatasetInvalid) -> Reply:
@@ -112,6 +128,7 @@ def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
         dropped=table.dropped,
         reading=table.reading,
         left_out=table.left_out,
+        copies=statistics.copies,
     )
 
 

@@ -107,14 +107,17 @@ def unit_of_privacy(spec: wire.StudyCreate) -> str:
     return "One record: its features, and all answers about it together."
 
 
-def neighbours(spec: wire.StudyCreate, release: Concrete | None = None, left_out: Sequence[str] = ()) -> str:
+def neighbours(spec: wire.StudyCreate, release: Concrete | None = None, gaps: Sequence[str] = ()) -> str:
     """When two datasets are neighbours in a study, in words. The number of records is public.
 
-    ``left_out``: the columns of the file whose gaps left rows out.
+    ``gaps``: the columns of the file whose gaps left rows out, or were shown to the owner before the choice.
     """
-    if left_out:
-        gaps = "Both files have the same gaps (a cell that is missing, or outside the list of categories) in"
-        return f"{neighbours(spec, release)} {gaps} {', '.join(left_out)}."
+    if gaps:
+        cells = "a cell that is missing, unreadable, or outside the list of categories"
+        same = (
+            f"Both files have the same gaps ({cells}) in {', '.join(gaps)}, and none in another column that was read."
+        )
+        return f"{neighbours(spec, release)} {same}"
     ran, whose = release or concrete(spec)[0], "one record"
     if spec.person_column:
         whose = f"each of the records of one person, {spec.rows_per_person} at most,"
@@ -323,8 +326,9 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Sizes",
         "the number of records, the shape of the release and the mechanism are public. If records with missing values "
-        "were left out, the number of the others depends on the gaps. So neighbours have the same gaps: the release "
-        "does not hide that a value is missing, or outside the list of categories.",
+        "were left out, or the owner saw the gaps of a file before choosing how to read it, the number of records and "
+        "the choice depend on the gaps. So neighbours have the same gaps: the release does not hide that a value is "
+        "missing, unreadable, or outside the list of categories.",
     ),
     Gap(
         "Queries",

@@ -93,7 +93,7 @@ class PrivacyReports:
             current = release_status(db, view.spec, view.report)
             dataset = store.find(db, store.datasets, view.spec.dataset_id)
         spec, mechanism = view.spec, mechanism_of(view.spec, current.release)
-        left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
+        gaps = _gaps(dataset)
         price = accounting.price(spec, current.claimed)
         preview = self._attacked(view) if attacked else _not_tried(_NOT_IN_DATASETS)
         worst = self._overviews.account(study_id).row_epsilon
@@ -108,7 +108,7 @@ class PrivacyReports:
             spec_sha256=view.spec_sha256,
             release_sha256=view.release_sha256,
             unit=unit_of_privacy(spec),
-            relation=neighbours(spec, current.release, left_out),
+            relation=neighbours(spec, current.release, gaps),
             mechanism=mechanism.name,
             mechanism_version=mechanism.version if view.report is None else view.report.version,
             status=current.status,
@@ -181,3 +181,10 @@ def _encoded(dataset: Any) -> list[wire.ColumnChoice]:
     """The columns of a dataset that were not read as numbers without gaps."""
     read = reading_of(dataset)
     return [each for each in read.columns if each.kind != "number" or each.missing != "refuse"] if read else []
+
+
+def _gaps(dataset: Any) -> list[str]:
+    """The columns whose gaps left rows out, or were shown to the owner before the choice."""
+    left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
+    read = reading_of(dataset)
+    return list(dict.fromkeys([*left_out, *(read.gaps if read else [])]))

@@ -45,6 +45,19 @@ def get_upload(upload_id: UploadId, caller: UnkeyedContextDep, curator: CuratorD
     return curator.uploads.view(caller.principal, upload_id)
 
 
+@router.post("/{upload_id}:read")
+async def read_upload(
+    upload_id: UploadId, body: wire.ReadingChoice, caller: UnkeyedContextDep, curator: CuratorDep
+) -> wire.PendingUpload:
+    """Read a pending file in another way, and count what a registration would then store. Nothing is stored.
+
+    Without columns those that can be read without a question are proposed. The choice stays with the file.
+    """
+    with curator.uploads.lent(caller.principal, upload_id) as (pending, file):
+        work = partial(curator.uploads.read, caller.principal, pending, file, body)
+        return await curator.readings.run(pending.filename, file, work)
+
+
 @router.post("/{upload_id}:discard", response_model=wire.UploadDiscarded, responses=documented(409))
 def discard_upload(upload_id: UploadId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Delete a pending file."""

@@ -443,6 +443,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/datasets/{dataset_id}:clips": lambda body: {"columns": [column]},
             "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "40"},
             "POST /v1/uploads": lambda body: {"file": "a,b\n1,x\n"},
+            "POST /v1/uploads/{upload_id}:read": lambda body: {"columns": ["a"]},
             # What is made up may not go together: the first one does.
             "POST /v1/studies": lambda body: body | real | {"budget": {}} if next(drafted) else spec,
             "POST /v1/studies:check": lambda body: body | real | {"budget": {}},

@@ -3,8 +3,10 @@
 Every reader of such text begins here: files of records, sheets of measurements, pasted bounds, past measurements.
 """
 
+import codecs
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ ROW_MAX = 1 << 16
 """Most cells, and most characters, of a row of a sheet."""
 _PART_BYTES = 1 << 17
 _LINE_BYTES_MAX = 1 << 20
+_BEYOND_ASCII = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xff][A-Za-z\x80-\xff]*")
+_SAMPLES, _SAMPLE_MAX = 5, 40
 _BOM = b"\xef\xbb\xbf"
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
 """How a workbook of Excel or OpenDocument begins: a ZIP archive, or a compound file of before 2007."""
@@ -183,6 +187,24 @@ def _refused(table: TextTable) -> Iterator[None]:
             yield
     except Malformed as fault:
         raise Invalid.of([{"line": fault.line, "message": str(fault)}]) from None
+
+
+def words_beyond_utf8(file: BinaryIO) -> list[str]:
+    """Up to five words of a file that is not UTF-8, as Windows-1252 reads them; none of a file that is UTF-8."""
+    decoder, is_utf8, words = codecs.getincrementaldecoder("utf-8")(), True, dict[str, None]()
+    file.seek(0)
+    while chunk := file.read(_PART_BYTES):
+        try:
+            if is_utf8:
+                decoder.decode(chunk)
+        except UnicodeDecodeError:
+            is_utf8 = False
+        for word in _BEYOND_ASCII.findall(chunk) if len(words) < _SAMPLES else ():
+            words[word[:_SAMPLE_MAX].decode("windows-1252", "replace")] = None
+        if not is_utf8 and len(words) >= _SAMPLES:
+            break
+    file.seek(0)
+    return [] if is_utf8 else list(words)[:_SAMPLES]
 
 
 def _end_of_lines(data: bytes) -> int:

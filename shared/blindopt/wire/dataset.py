@@ -114,9 +114,9 @@ class ReadingChoice(Request):
     columns: list[ChosenColumn] | None = Field(
         None, description="Columns to read and store; all others are left out. Null: all, as numbers."
     )
-    person: Name | None = Field(None, description="Column that says whose each row is; null: none.")
+    person: Name | None = Field(None, description="Column that says whose each record is; null: none.")
     rows_per_person: int | None = Field(
-        None, ge=1, le=ROWS_PER_PERSON_MAX, description="With person: so many rows of one person are kept, at random."
+        None, ge=1, le=ROWS_PER_PERSON_MAX, description="With person: so many records of a person are kept, at random."
     )
     person_ids: PersonIds | None = Field(
         None,
@@ -143,6 +143,11 @@ class FileReading(Reply):
     )
     missing_values: Markers = Field([], description="Further cells that count as missing in every column.")
     columns: list[ColumnChoice] = Field(description="Columns that were read, and how.")
+    gaps: list[str] = Field(
+        [],
+        description="Columns of which the owner saw missing or unreadable cells before choosing how the file is read: "
+        "what is promised holds between files with the same ones.",
+    )
     person_ids: PersonIds | None = Field(
         None, description="How ids of persons are compared; null: as_written, or no person column."
     )
@@ -160,8 +165,14 @@ class SurveyedColumn(Reply):
         0,
         description="Number of cells that would be stored as another number: integers beyond 2^53, or too close to 0.",
     )
+    first: list[str] = Field([], description="The first five cells, as they are written; long ones are cut.")
     wrong: int = Field(description="Number of cells that are neither missing nor numbers.")
     wrong_row: int | None = Field(None, description="Row of the first of these, from 1; null: none.")
+    odd: list[str] = Field(
+        [],
+        description="What these cells are, each once, where nearly all filled cells are numbers: they may be markers "
+        "of gaps, such as <5 or -, which missing_values of the column can name.",
+    )
     values: list[str] | None = Field(
         None,
         description="Different texts in order, or different numbers as they are written, which may be codes of "
@@ -170,6 +181,11 @@ class SurveyedColumn(Reply):
     date_formats: list[DateFormat] = Field(description="Formats that fit every cell, where it is a date.")
     constant: bool = Field(description="Whether every cell is the same.")
     unnamed: bool = Field(description="Whether the file gives it no name, as for an index.")
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether cells are missing or unreadable. Text is unreadable as numbers, and dates are not."""
+        return self.missing > 0 or (self.wrong > 0 and self.holds != "date")
 
 
 class NamedDataset(Reply):
@@ -186,6 +202,20 @@ class UploadCreated(Reply):
     expires_at: datetime = Field(description="When it is deleted, unless it was registered or discarded before.")
 
 
+class RemainingRows(Reply):
+    """What a registration would store of a file that is read so. For the owner alone."""
+
+    rows: int = Field(description="Number of records that are stored.")
+    left_out: int = Field(description="Number of records that are left out because a value is missing.")
+    person_rows_dropped: int = Field(
+        0, description="Number of records that are left out because their person has more."
+    )
+    copies: int | None = Field(
+        None, description="Number of records that equal an earlier one in every column; null: too many to compare."
+    )
+    constant: list[str] = Field([], description="Columns with the same value in every stored record.")
+
+
 class PendingUpload(UploadCreated):
     """A file that was uploaded and is not registered yet: for the owner who uploaded it alone."""
 
@@ -195,7 +225,16 @@ class PendingUpload(UploadCreated):
     separator: Separator | None = Field(description="What separates cells in CSV; null for Parquet.")
     decimal: DecimalSign | None = Field(description="Decimal sign that was detected; null for Parquet.")
     encoding: Encoding | None = Field(None, description="Encoding of CSV; null for Parquet.")
+    samples: list[str] = Field(
+        [], description="Words of a file that is not UTF-8, as Windows-1252 reads them, to be checked."
+    )
     columns: list[SurveyedColumn] = Field(description="What was found in its columns.")
+    reading: ReadingChoice | None = Field(
+        None, description="How it is read: as proposed, or as its owner said last. Null: no column can be read yet."
+    )
+    remaining: RemainingRows | None = Field(
+        None, description="What a registration with this reading would store; null: it would be refused."
+    )
     registered_as: list[NamedDataset] = Field(description="Datasets that are registrations of the same file.")
 
 

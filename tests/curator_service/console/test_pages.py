@@ -233,7 +233,7 @@ def test_one_press_stores_what_is_proposed_and_text_is_left_out(owner):
         ({"since": "yesterday"}, "since"),
         ({"columns.2.kind": "one_hot", "columns.2.values": "x" * 101}, "columns.2.values"),
         ({"columns.2.kind": "codes", "columns.2.values": "\n".join(map(str, range(101)))}, "columns.2.values"),
-        ({"columns.1.missing": "fill", "columns.1.fill": "1e60"}, "columns.1.fill"),
+        ({"gaps": "each", "columns.1.missing": "fill", "columns.1.fill": "1e60"}, "columns.1.fill"),
     ],
 )
 def test_a_decision_that_cannot_be_right_is_marked_where_it_was_made(owner, wrong, where):

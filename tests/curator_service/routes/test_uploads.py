@@ -423,8 +423,8 @@ def test_a_report_says_that_neighbours_have_the_same_gaps_where_rows_were_left_o
         study = open_study(curator, dataset, ["a"], f"m of {dataset}")
         report = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]
         said[dataset] = report["studies"][0]["relation"]
-    same = " Both files have the same gaps (a cell that is missing, or outside the list of categories) in b."
-    assert said[fewer] == said[whole] + same
+    same = " Both files have the same gaps (a cell that is missing, unreadable, or outside the list of categories) in b"
+    assert said[fewer] == f"{said[whole]}{same}, town, and none in another column that was read."
 
 
 # --- what bounds clip ------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from service_kit.web import problems
 
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json", "/docs"}
 CHANGES_NOTHING = (
-    ":report", ":clips", ":preview", ":check", "/v1/studies:forecast", ":verify", ":open_record", ":open_group",
+    ":report", ":clips", ":read", ":preview", ":check", "/v1/studies:forecast", ":verify", ":open_record",
+    ":open_group",
     "/v1/notices:test", "/v1/connections:test", "/v1/links/{link_id}:pull", "/v1/links/{link_id}:reply",
 )  # fmt: skip
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
@@ -114,6 +115,7 @@ ALLOWED = {
         **{f"{method} /v1/uploads": OWNER for method in ("GET", "POST")},
         "GET /v1/uploads/{upload_id}": OWNER,
         "POST /v1/uploads/{upload_id}:discard": OWNER,
+        "POST /v1/uploads/{upload_id}:read": OWNER,
         **{f"POST /v1/datasets/{{dataset_id}}:{verb}": OWNER for verb in ("archive", "unarchive", "delete", "erase")},
         **{f"POST {STUDY}:{verb}": OWNER for verb in ("archive", "unarchive", "delete")},
         f"PUT {STUDY}/labels": OWNER,
