@@ -75,7 +75,7 @@ class Curator:
         previews = Previews(self.runner)
         self.releases = Releases(context, vault, self.budgets, self.runner, previews, self.public_forecasts.points)
         self.sandboxes = Sandboxes(context, vault, self.releases)
-        self.grants = Grants(context, settings)
+        self.grants = Grants(context, vault, settings)
         self.wakeups = Wakeups()
         versions = AnswerVersions(context, self.released, self.budgets, self.wakeups)
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)

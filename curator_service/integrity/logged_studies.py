@@ -110,8 +110,8 @@ class StudyLogSummary:
             study.release_sha256, study.report_sha256 = details["sha256"], details.get("report_sha256")
             if (source_id := details.get("release_of")) is not None:
                 study.release_of, source = source_id, self._created(source_id)
-                is_copy = source.release_sha256 == study.release_sha256 or details["withheld"]
-                if source.release_of is not None or source.release_sha256 is None or not is_copy:
+                is_copy = source.release_sha256 is not None and source.release_sha256 == study.release_sha256
+                if source.release_of is not None or not is_copy:
                     what = "has other candidates than the release that it reads"
                     raise LogBroken(f"study {study_id} {what}", about=study_id, others=[A_FILE])
         else:

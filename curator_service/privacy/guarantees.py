@@ -414,7 +414,7 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Withdrawal of consent",
         "a vendor keeps what it received. The owner can withhold a record: from then on the curator declines it to "
-        "vendors, who see that it was withheld or not measured, and leaves it out of later releases.",
+        "vendors, who see that it was withheld or not measured, and leaves it out of later releases and grants.",
         also=(
             (
                 "A candidate that was sent stays with the vendor, and the logs stay.",

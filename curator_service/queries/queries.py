@@ -16,11 +16,13 @@ from blindopt.errors import (
     Invalid,
     NotFound,
     RateLimited,
+    StateConflict,
     StillRunning,
     StudyNotOpen,
     UnknownRow,
 )
-from blindopt.formats.release_files import Section
+from blindopt.formats import npy_files
+from blindopt.formats.release_files import Section, sections_of
 from curator_service import notices, store
 from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
@@ -30,6 +32,7 @@ from curator_service.queries import table as inbox_store
 from curator_service.queries.study_views import view_of
 from curator_service.releases import groups
 from curator_service.salted_digests import reply_salt
+from curator_service.studies import downloads
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_from, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -85,11 +88,23 @@ class Queries:
         with self._context.database.read() as db:
             return view_of(db, self._context, self._studies, self._limits, principal.id, study_id)
 
-    def candidates(self, study_id: str, number: int | None) -> tuple[Path, Section]:
-        """The file of Z, and where in it a part is, or Z itself. Raises as ``Released.section``."""
+    def candidates(self, principal: Principal, study_id: str, number: int | None) -> tuple[Path, Section]:
+        """The file of Z, and where in it a part is for this grant, or Z itself (None).
+
+        Raises StateConflict for Z itself where it is published in parts, NotFound for a part that there is not.
+        """
         with self._context.database.read() as db:
             released = self._studies.of(db, study_id)
-        return self._vault.candidates(released.id), released.section(number)
+            download = downloads.of_grant(db, released, principal.id)
+        parts, path = download.parts, self._vault.candidates(released.id)
+        if number is None and parts:
+            last = len(parts) - 1
+            where = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
+            raise StateConflict(f"{where}, as modelers since 0.3.0 do")
+        if number is not None and number >= len(parts):
+            raise NotFound("there is no such part" if parts else "the candidates are published as one file")
+        zeros = npy_files.bytes_of(path, download.left_out) if download.left_out else ()
+        return path, sections_of(released.n, download.sha256, parts, zeros)[number or 0]
 
     async def period_s(self, study_id: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""

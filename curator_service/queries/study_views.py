@@ -5,6 +5,7 @@ from curator_service import store
 from curator_service.privacy.guarantees import not_protected
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
+from curator_service.studies import downloads
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.study_caps import changes_of
 from service_kit.context.context import ServiceContext
@@ -16,6 +17,7 @@ def view_of(
 ) -> wire.StudyView:
     """The study as the modeler of a grant may see it. Raises StudyNotOpen before the release, and Erased."""
     released, state = studies.of(db, study_id), store.state_of(db, study_id)
+    download = downloads.of_grant(db, released, grant_id)
     current = release_status(db, released.spec, released.report)
     changes = changes_of(db, study_id)
     spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
@@ -25,9 +27,10 @@ def view_of(
         state="closed" if state == "closed" else "open",
         n=released.n,
         r=released.r,
-        parts=released.report.parts,
+        parts=download.parts,
+        left_out=download.left_out,
         release_id=released.id,
-        release_sha256=released.sha256,
+        release_sha256=download.sha256,
         mechanism=mechanism.name,
         status=current.status,
         epsilon=claims.epsilon if claims else None,

@@ -36,10 +36,10 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
-from curator_service.releases.mechanisms.groups import WITHHELD
 from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import ReleaseStatus, noise_ratio, release_status, report_of
+from curator_service.studies import downloads
 from curator_service.studies.studies import check_release_of, owner_view
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -47,7 +47,7 @@ from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import new_id
 from service_kit.runner import Reply
 from service_kit.runner.runner import Kind, Runner, Task
-from service_kit.store import audit_log
+from service_kit.store import audit_log, tokens
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -190,7 +190,7 @@ class Releases:
                 task.progress = share
 
             source = None
-            if spec.release_of is not None:  # before the rows: what is withheld later is in its order, and refused
+            if spec.release_of is not None:
                 source = retry(partial(self._source, spec), lambda: task.is_cancelled)
             rows = retry(lambda: self._in_secret_order(study_id, spec), lambda: task.is_cancelled)
             mechanism = mechanism_of(spec, current.release)
@@ -201,7 +201,7 @@ class Releases:
                 draw = source.copied(self._vault, new_file)
             report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts)
             if source is not None:
-                report = report.model_copy(update={"version": source.report.version})
+                report = report.model_copy(update={"version": source.report.version, "n": source.report.n})
             digest, release_parts = self._vault.keep_release(release_id, draw.records)
             report, salt = report.model_copy(update={"parts": release_parts}), secrets.token_hex(16)
             order = salt, self._vault.order_digest(release_id, salt)
@@ -297,7 +297,7 @@ class Releases:
         dataset_id = owner_view(db, study_id).spec.dataset_id
         self._context.audit_trail.check_unchanged(study_id, dataset_id)
         withheld = withheld_records(db, self._vault, dataset_id)  # one of them maybe since the draw began
-        if mechanism.holds(self._vault.order(release_id), withheld):
+        if source is None and mechanism.holds(self._vault.order(release_id), withheld):
             raise StateConflict(
                 "a record was withheld while the release was drawn, so nothing was released: release it again, which "
                 "charges nothing more"
@@ -330,7 +330,10 @@ class Releases:
             "guarantee": view.guarantee,
         }
         if source is not None:
-            details |= {"release_of": source.study_id, "source_id": source.id, "withheld": len(source.withheld)}
+            details |= {"release_of": source.study_id, "source_id": source.id}
+            grants = {row.principal for row in tokens.of_study(db, study_id)}  # made for the draft
+            gets = downloads.of_next_grant(db, self._vault, study_id) if grants else None
+            downloads.record(db, study_id, grants, gets, actor="curator", now=self._context.clock())
         return Effect(view, "study.released", details, 200)
 
     def _abandon(self, db: Connection, study_id: str, actor: str, problem: str) -> None:
@@ -344,7 +347,7 @@ class Releases:
         assert spec.release_of is not None
         self._context.audit_trail.check_unchanged(spec.release_of)
         with self._context.database.read() as db:
-            return StoredRelease.of(db, self._vault, spec.release_of, spec.dataset_id)
+            return StoredRelease.of(db, self._vault, spec.release_of)
 
     def _in_secret_order(self, study_id: str, spec: wire.StudyCreate) -> ScaledRows:
         def read() -> ScaledRows:
@@ -358,47 +361,35 @@ class Releases:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredRelease:
-    """A release that a further study reads: its candidates and row order, without what was withheld since."""
+    """A release that a further study reads: its candidates and row order, of withheld records too.
+
+    A candidate keeps its number. Grants do not get those of withheld records, and queries of them are declined.
+    """
 
     study_id: str
     id: str
     sha256: str
     report: wire.ReleaseReport
     order: NDArray[np.int64]
-    withheld: list[int]
-    """The stored records that are withheld, of those that it has."""
 
     @staticmethod
-    def of(db: Connection, vault: Vault, study_id: str, dataset_id: str) -> "StoredRelease":
+    def of(db: Connection, vault: Vault, study_id: str) -> "StoredRelease":
         """The release of a study. Raises RecordChanged unless its row order is the one in the log."""
         release = store.release_of(db, study_id)
         assert release is not None
         check_order(db, vault, study_id)
         report, order = wire.ReleaseReport.model_validate_json(release.report), vault.order(release.id)
-        withheld = withheld_records(db, vault, dataset_id)
-        held = order[withheld] != WITHHELD if report.counts is not None else np.isin(withheld, order)
-        cut = [record for record, is_held in zip(withheld, held.tolist(), strict=True) if is_held]
-        return StoredRelease(study_id, release.id, release.sha256, report, np.asarray(order), cut)
+        return StoredRelease(study_id, release.id, release.sha256, report, np.asarray(order))
 
     def copied(self, vault: Vault, new_file: Callable[[int, int], Matrix]) -> Drawn:
-        """Copy the candidates that are not withheld, byte for byte. Raises RecordChanged for other than published."""
+        """Copy the candidates, byte for byte. Raises RecordChanged for other than published."""
         if release_files.digest(vault.candidates(self.id), self.report.parts) != self.sha256:
             raise RecordChanged("the stored candidates are not the ones that were published")
-        z, order = npy_files.load(vault.candidates(self.id)), self.order
-        if self.report.counts is not None:  # a group only loses a record from its sums
-            new_file(*z.shape)[:] = z
-            order = order.copy()
-            order[self.withheld] = WITHHELD
-            return Drawn(Assessment(), order, self.report.counts)
-        stays = ~np.isin(order, self.withheld)
-        if not stays.any():
-            raise StateConflict("all records of the release are withheld")
-        out, end = new_file(int(stays.sum()), z.shape[1]), 0
+        z = npy_files.load(vault.candidates(self.id))
+        out = new_file(*z.shape)
         for start in range(0, len(z), _BLOCK):
-            block = z[start : start + _BLOCK][stays[start : start + _BLOCK]]
-            out[end : end + len(block)] = block
-            end += len(block)
-        return Drawn(Assessment(), order[stays])
+            out[start : start + _BLOCK] = z[start : start + _BLOCK]
+        return Drawn(Assessment(), self.order, self.report.counts)
 
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:

@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query, Request
@@ -11,7 +10,7 @@ from starlette.routing import Route
 
 from blindopt import wire
 from blindopt.errors import RangeNotSatisfiable
-from blindopt.formats.npy_files import MEDIA_TYPE
+from blindopt.formats.npy_files import MEDIA_TYPE, read
 from blindopt.formats.release_files import Section
 from curator_service.curator import Curator
 from curator_service.routes.common import CuratorDep, QueryId, StudyId
@@ -34,7 +33,6 @@ from service_kit.web.problems import documented
 router = api_router("exchange", prefix="/v1/studies/{study_id}", dependencies=(Depends(of_own_study),))
 _QUERIES = re.compile(r"/v1/studies/(std_[0-9a-f]{16})/queries")
 _NPY = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
-_CHUNK = 256 << 10
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
@@ -75,24 +73,26 @@ Wanted = Annotated[tuple[str | None, str | None, str], Depends(_wanted)]
 
 
 @router.get("/candidates", **_AS_FILE)
-def get_candidates(study_id: StudyId, curator: CuratorDep, conditions: Wanted) -> Response:
+def get_candidates(request: Request, study_id: StudyId, curator: CuratorDep, conditions: Wanted) -> Response:
     """Download the release as a float64 npy file, in a secret order of candidates.
 
+    Zeros stand for candidates whose record was withheld before the grant was made: `left_out` of the study has them.
     ETag is its SHA-256; one Range at a time. 409 for a large release, which is published in parts: the study has their
     list. Returns the whole file.
     """
-    return _file(*curator.queries.candidates(study_id, None), conditions)
+    return _file(*curator.queries.candidates(request.state.principal, study_id, None), conditions)
 
 
 @router.get("/candidates/parts/{part}", **_AS_FILE)
 def get_candidates_part(
+    request: Request,
     study_id: StudyId,
     part: Annotated[int, Path(ge=0, lt=wire.PARTS_MAX, description="Number of the part in the study's list, from 0.")],
     curator: CuratorDep,
     conditions: Wanted,
 ) -> Response:
     """Download a part of a large release: its bytes of the npy file that all parts make up. Returns the whole part."""
-    return _file(*curator.queries.candidates(study_id, part), conditions)
+    return _file(*curator.queries.candidates(request.state.principal, study_id, part), conditions)
 
 
 def _file(path: pathlib.Path, section: Section, conditions: Wanted) -> Response:
@@ -106,16 +106,8 @@ def _file(path: pathlib.Path, section: Section, conditions: Wanted) -> Response:
         start, stop = _range(range_ or "", size)
         status, headers["Content-Range"] = 206, f"bytes {start}-{stop - 1}/{size}"
     headers["Content-Length"] = str(stop - start)  # any other Range is ignored (RFC 9110, section 14.2)
-    content = _content(path, section.first + start, stop - start)
+    content = read(path, section.first + start, stop - start, section.zeros)
     return StreamingResponse(content, status, headers=headers, media_type=MEDIA_TYPE)
-
-
-def _content(path: pathlib.Path, first: int, size: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(first)
-        while chunk := file.read(min(_CHUNK, size)):
-            size -= len(chunk)
-            yield chunk
 
 
 def _range(range_header: str, size: int) -> tuple[int, int]:

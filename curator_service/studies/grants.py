@@ -6,6 +6,8 @@ from blindopt import wire
 from blindopt.errors import NotFound
 from curator_service import store
 from curator_service.settings import Settings
+from curator_service.studies import downloads
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, Token
@@ -18,17 +20,23 @@ from service_kit.store.stored_replies import StoredReply
 class Grants:
     """A grant gives one modeler access to one study."""
 
-    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._context = context
+        self._vault = vault
         self._settings = settings
 
     def grant(self, request: RequestContext, study_id: str, grant: wire.GrantCreate) -> StoredReply:
         """A token for one modeler. Its stored reply is sealed, so that a retry can be answered."""
+        with self._context.database.read() as db:  # it reads the file of candidates, if records were withheld
+            store.find(db, store.studies, study_id)
+            download = downloads.of_next_grant(db, self._vault, study_id)
 
         def effect(db: Connection) -> Effect:
             store.find(db, store.studies, study_id)
             days, actor = grant.expires_in_days, request.principal.actor
             token, who = self._context.authentication.grant(db, grant.name, study_id, days=days, actor=actor)
+            gets = downloads.of_next_grant(db, self._vault, study_id, download)
+            downloads.record(db, study_id, [who.id], gets, actor=actor, now=self._context.clock())
             return self._granted(db, "grant.created", token, who)
 
         return self._context.idempotency.once(request, effect, secret=True)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
-from blindopt.errors import Erased, NotFound, RecordChanged, StateConflict, StudyNotOpen, Verifying
-from blindopt.formats.release_files import Section, sections_of
+from blindopt.errors import Erased, RecordChanged, StudyNotOpen, Verifying
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import check_order
@@ -59,20 +58,6 @@ class Released:
 
     A query reads no record, so the time of its reply does not tell how many a group has.
     """
-
-    def section(self, number: int | None) -> Section:
-        """Where a part is in the file of Z, or Z itself (None).
-
-        Raises StateConflict for Z itself where it is published in parts, NotFound for a part that there is not.
-        """
-        parts = self.report.parts
-        if number is None and parts:
-            last = len(parts) - 1
-            where = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
-            raise StateConflict(f"{where}, as modelers since 0.3.0 do")
-        if number is not None and number >= len(parts):
-            raise NotFound("there is no such part" if parts else "the candidates are published as one file")
-        return sections_of(self.n, self.sha256, parts)[number or 0]
 
     def check_current(self, db: Connection) -> None:
         """Raise Verifying in a transaction after a foreign write that may have changed what was read."""

@@ -44,7 +44,7 @@ _WITHOUT_RECEIPT = (401, 408, 429, *range(500, 600))
 """Statuses that a curator also sends before it has recorded anything."""
 SETTLED = (
     "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
-    "measurement_source",
+    "measurement_source", "left_out",
 )  # fmt: skip
 """The fields of a study that the choices of a run depend on: they may not change during the run."""
 

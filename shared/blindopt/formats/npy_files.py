@@ -3,7 +3,7 @@
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +14,7 @@ from blindopt.arrays import Matrix
 from blindopt.errors import NumericalFailure
 
 MEDIA_TYPE = "application/x-npy"
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 
 
 def create(path: Path, n: int, r: int) -> Matrix:
@@ -88,12 +88,30 @@ def take(matrix: Matrix, rows: NDArray[np.int64]) -> Matrix:
     return taken
 
 
-def digest(path: Path, first: int = 0, size: int | None = None) -> str:
-    """SHA-256 of the file's bytes, in hex: of all, or of up to ``size`` of them from number ``first`` on."""
-    sha = hashlib.sha256()
+def bytes_of(path: Path, rows: Iterable[int]) -> list[range]:
+    """Where in the file of a matrix the bytes of these rows are."""
+    matrix = load(path)
+    assert isinstance(matrix, np.memmap)
+    size, first = matrix.strides[0], matrix.offset
+    return [range(first + size * row, first + size * (row + 1)) for row in rows]
+
+
+def read(path: Path, first: int = 0, size: int | None = None, zeros: Sequence[range] = ()) -> Iterator[bytes]:
+    """Yield the file's bytes: all, or up to ``size`` of them from number ``first`` on, with zeros at ``zeros``."""
     with path.open("rb") as file:
         file.seek(first)
-        while chunk := file.read(_CHUNK if size is None else min(_CHUNK, size)):
-            sha.update(chunk)
-            size = None if size is None else size - len(chunk)
+        while chunk := bytearray(file.read(_CHUNK if size is None else min(_CHUNK, size))):
+            for span in zeros:
+                start, stop = max(span.start - first, 0), min(span.stop - first, len(chunk))
+                if start < stop:
+                    chunk[start:stop] = bytes(stop - start)
+            yield bytes(chunk)
+            first, size = first + len(chunk), None if size is None else size - len(chunk)
+
+
+def digest(path: Path, first: int = 0, size: int | None = None, zeros: Sequence[range] = ()) -> str:
+    """SHA-256, in hex, of the bytes that ``read`` yields."""
+    sha = hashlib.sha256()
+    for chunk in read(path, first, size, zeros):
+        sha.update(chunk)
     return sha.hexdigest()

@@ -16,19 +16,21 @@ class Section:
     first: int
     size: int | None
     sha256: str
+    zeros: Sequence[range] = ()
+    """Bytes of the file that are sent as zeros."""
 
     def is_in(self, path: Path) -> bool:
         """Whether the file has these bytes there. Raises OSError if it cannot be read."""
-        return npy_files.digest(path, self.first, self.size) == self.sha256
+        return npy_files.digest(path, self.first, self.size, self.zeros) == self.sha256
 
 
-def sections_of(n: int, sha256: str, parts: Sequence[ReleasePart]) -> list[Section]:
+def sections_of(n: int, sha256: str, parts: Sequence[ReleasePart], zeros: Sequence[range] = ()) -> list[Section]:
     """The parts of a release of n rows, in order, or the whole of one without parts."""
     if not parts:
-        return [Section(range(n), 0, None, sha256)]
+        return [Section(range(n), 0, None, sha256, zeros)]
     sections, row, first = [], 0, 0
     for part in parts:
-        sections.append(Section(range(row, row + part.rows), first, part.bytes, part.sha256))
+        sections.append(Section(range(row, row + part.rows), first, part.bytes, part.sha256, zeros))
         row, first = row + part.rows, first + part.bytes
     return sections
 
@@ -51,16 +53,19 @@ def parts_of(path: Path, part_bytes: int) -> list[ReleasePart]:
     return parts
 
 
-def digest(path: Path, parts: Sequence[ReleasePart] = ()) -> str:
+def digest(path: Path, parts: Sequence[ReleasePart] = (), zeros: Sequence[range] = ()) -> str:
     """The digest that identifies the release in a file: of its bytes, or of the list of its parts as they are there.
 
-    Bytes after the last part count to that.
+    ``zeros`` are bytes that count as zeros.
     """
-    if not parts:
-        return npy_files.digest(path)
+    return digest_of_parts(stored_parts(path, parts, zeros)) if parts else npy_files.digest(path, zeros=zeros)
+
+
+def stored_parts(path: Path, parts: Sequence[ReleasePart], zeros: Sequence[range] = ()) -> list[ReleasePart]:
+    """These parts with the digests of what the file has there. Bytes after the last part count to that."""
     first, there = 0, []
     for part in parts:
         size = None if part is parts[-1] else part.bytes
-        there.append(part.model_copy(update={"sha256": npy_files.digest(path, first, size)}))
+        there.append(part.model_copy(update={"sha256": npy_files.digest(path, first, size, zeros)}))
         first += part.bytes
-    return digest_of_parts(there)
+    return there

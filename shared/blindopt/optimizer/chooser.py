@@ -143,6 +143,8 @@ class RowChooser:
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
+        self._left_out = _rows(study.left_out if isinstance(study, wire.StudyView) else ())
+        declined = [*self._left_out, *declined]
         self._answered = np.zeros(study.n if plan.answers_per_row else 0, dtype=np.intp)
         """Answers about each row, where a cap counts them."""
         self._sums: dict[int, tuple[float, int]] = {}
@@ -450,6 +452,7 @@ class RowChooser:
         if self.learner is None:
             return self._best_observed() if over == "asked" else None
         rows = np.arange(self._n) if over == "all" else self._observed
+        rows = np.setdiff1d(rows, self._left_out) if len(self._left_out) else rows
         if self.plan.engine >= 3 and isinstance(self._algorithm, GpRule):
             rows = np.setdiff1d(rows, self._algorithm.failed)
         estimate = self.learner.best(rows)

@@ -372,6 +372,11 @@ class StudyView(PublishedCandidates):
     """
 
     seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
+    left_out: list[int] = Field(
+        [],
+        description="Candidates whose record the owner withheld before the grant was made, in order: zeros stand for "
+        "them, and a query of one is declined.",
+    )
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
     release_id: str = Field(description="rel_...")
     mechanism: str = Field(max_length=100, description="Name of the release mechanism.")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
-from curator_service.releases.releases import Releases
 from curator_service.store import studies as stored_studies
+from curator_service.studies import downloads
 from tests.builders import group_release
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
-from tests.interventions import act_after
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.2", value_bound=4.0)
 CSV = b"a,b,y,u,v,w,x\n" + b"\n".join(b"%d,%d,%d,1,2,3,4" % (i % 3, i % 2, i % 4) for i in range(8)) + b"\n"
@@ -109,39 +109,127 @@ def test_a_release_that_promises_nothing_is_not_read_again(tmp_path):
     file.close()
 
 
-def test_withheld_persons_are_cut_and_the_numbers_of_the_others_follow(file):
+def withhold(file, record):
+    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:withhold", json={"record": record + 1})
+
+
+def test_who_was_withheld_is_left_out_of_what_a_grant_gets_and_numbers_stay(file):
     source = file.study(answers=ANSWERS)
-    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:withhold", json={"record": 4})
+    withhold(file, 3)
     other = file.study(answers=ANSWERS, release_of=source)
-    order, cut = file.order(source), file.order(other)
-    assert cut == [record for record in order if record != 3]
-    stays = [row for row, record in enumerate(order) if record != 3]
-    assert np.array_equal(candidates(file, other), candidates(file, source)[stays])
+    assert file.order(other) == file.order(source)  # one number is one record in both studies
+    left_out = file.row_of(source, 3)
+    expected = candidates(file, source)
+    assert expected.all()
+    expected[left_out] = 0
+    assert np.array_equal(candidates(file, other), expected)
+    view = file.in_process.call(other, "GET", f"/v1/studies/{other}")
+    assert (view["left_out"], view["n"]) == ([left_out], len(expected))
     for study in (source, other):
         assert file.ask(study, file.row_of(study, 5)).status_code == 201
+        assert file.ask(study, left_out).json()["declined"] == [left_out]
     assert (file.account().epsilon, file.account().worst_record) == ("1.4", 6)
-    file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:withhold", json={"record": 6})
-    reply = file.ask(other, row := file.row_of(other, 5)).json()
-    assert (reply["answers"], reply["declined"]) == ([], [row])
 
 
-@pytest.mark.parametrize("step", ["_in_secret_order", "_source"])
-def test_a_record_that_is_withheld_between_two_reads_of_a_release_leaves_no_candidate_too_many(file, monkeypatch, step):
-    source, withheld = file.study(answers=ANSWERS), []
-    study = file.draft(answers=ANSWERS, release_of=source)
+def test_who_is_withheld_after_the_copy_is_left_out_of_what_a_later_grant_gets(file):
+    source = file.study(answers=ANSWERS)
+    other = file.study(answers=ANSWERS, release_of=source)
+    withhold(file, 4)
+    file.in_process.grant(other, "later")
+    withhold(file, 6)
+    file.in_process.grant(other, "latest")
+    file.in_process.tokens["later again"] = file.in_process.call(
+        "owner", "POST", f"/v1/studies/{other}/grants/{grant_id(file, other, 'later')}:rotate", json={}
+    )["token"]
+    left_out = sorted((file.row_of(source, 4), file.row_of(source, 6)))
+    for grant, numbers in (
+        (other, []),
+        ("later", [file.row_of(source, 4)]),
+        ("later again", [file.row_of(source, 4)]),
+        ("latest", left_out),
+    ):
+        expected = candidates(file, source)
+        expected[numbers] = 0
+        reply = file.in_process.send(grant, "GET", f"/v1/studies/{other}/candidates")
+        view = file.in_process.call(grant, "GET", f"/v1/studies/{other}")
+        assert view["left_out"] == numbers
+        assert np.array_equal(np.load(io.BytesIO(reply.content)), expected)
+        assert sha256(reply.content) == view["release_sha256"] == reply.headers["ETag"].strip('"')[7:]
+    assert file.ask(other, left_out[0]).json()["declined"] == left_out[:1]  # an earlier grant has its numbers
+    file.in_process.check()
 
-    def withhold(*_):
-        if not withheld:
-            path = f"/v1/datasets/{file.dataset}:withhold"
-            withheld.append(file.in_process.call("owner", "POST", path, json={"record": 4}))
 
-    act_after(monkeypatch, Releases, step, withhold)
-    reply = file.release(study)
-    assert withheld
+def grant_id(file, study, grant):
+    return file.in_process.call(grant, "GET", f"/v1/studies/{study}")["grant_id"]
+
+
+def test_a_grant_of_a_draft_gets_what_one_after_the_release_would(file):
+    source = file.study(answers=ANSWERS)
+    draft = file.grant(file.draft(answers=ANSWERS, release_of=source))
+    withhold(file, 2)
+    assert file.release(draft).status_code == 200
+    assert file.in_process.call(draft, "GET", f"/v1/studies/{draft}")["left_out"] == [file.row_of(source, 2)]
+    assert not candidates(file, draft)[file.row_of(source, 2)].any()
+
+
+def test_an_ordinary_study_leaves_out_who_was_withheld_before_a_grant_and_groups_leave_out_nothing(file):
+    study, groups = file.study(), file.study(release=group_release("0.5", parts=(3, 1), min_count=1), answers=ANSWERS)
+    withhold(file, 0)
+    for name in (study, groups):
+        file.in_process.grant(name, f"later {name}")
+    view = file.in_process.call(f"later {study}", "GET", f"/v1/studies/{study}")
+    assert view["left_out"] == [file.row_of(study, 0)]
+    of_groups = [file.in_process.call(name, "GET", f"/v1/studies/{groups}") for name in (groups, f"later {groups}")]
+    assert of_groups[0]["release_sha256"] == of_groups[1]["release_sha256"]
+    assert [view["left_out"] for view in of_groups] == [[], []]
+
+
+def test_parts_and_ranges_are_of_what_the_grant_gets(tmp_path):
+    file = FileOfRecords(tmp_path, csv=CSV)
+    file.in_process.curator.vault._part_bytes = 48  # three candidates
+    source = file.study(answers=ANSWERS)
+    withhold(file, 1)
+    other = file.study(answers=ANSWERS, release_of=source)
+    view = file.in_process.call(other, "GET", f"/v1/studies/{other}")
+    study = wire.StudyView.model_validate(view)  # the digest is that of the list of parts
+    path = f"/v1/studies/{other}/candidates/parts"
+    parts = [file.in_process.send(other, "GET", f"{path}/{i}").content for i in range(len(study.parts))]
+    assert [sha256(part) for part in parts] == [part.sha256 for part in study.parts]
+    z = np.load(io.BytesIO(b"".join(parts)))
+    (left_out,) = np.flatnonzero(~z.any(axis=1))
+    assert view["left_out"] == [left_out] == [file.row_of(source, 1)]
+    whole = file.in_process.send(source, "GET", f"/v1/studies/{source}/candidates/parts/{left_out // 3}").content
+    part = parts[left_out // 3]
+    assert whole != part
+    for first in range(len(part) - 40, len(part)):
+        ranged = file.in_process.send(other, "GET", f"{path}/{left_out // 3}", headers={"Range": f"bytes={first}-"})
+        assert (ranged.status_code, ranged.content) == (206, part[first:])
+    file.close()
+
+
+def test_where_everybody_is_withheld_there_is_nothing_to_grant(file):
+    study = file.study()
+    for record in range(8):
+        withhold(file, record)
+    reply = file.in_process.send("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})
     assert (reply.status_code, reply.json()["code"]) == (409, "state_conflict"), reply.text
-    assert file.release(study).status_code == 200
-    view = file.in_process.call("owner", "GET", f"/v1/studies/{study}")
-    assert view["report"]["n"] == len(file.order(study)) == len(file.order(source)) - 1
+
+
+def test_a_person_who_is_withheld_while_a_grant_is_made_is_left_out(file, monkeypatch):
+    study, read = file.study(), downloads.of_next_grant
+
+    def withheld_meanwhile(db, vault, study_id, before=None):
+        download = read(db, vault, study_id, before)
+        if before is None and download is not None and len(download.left_out) == 1:
+            monkeypatch.undo()
+            withhold(file, 7)
+        return download
+
+    withhold(file, 5)
+    monkeypatch.setattr(downloads, "of_next_grant", withheld_meanwhile)
+    file.in_process.grant(study, "later")
+    view = file.in_process.call("later", "GET", f"/v1/studies/{study}")
+    assert view["left_out"] == sorted((file.row_of(study, 5), file.row_of(study, 7)))
 
 
 def test_a_cap_on_the_file_counts_the_release_once_and_own_caps_count_it(file):

@@ -309,6 +309,7 @@ def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(name, small, 
 # Raised caps are the owner's own acts and words.
 VISIBLE = {
     "seen_by",  # the word modeler
+    "left_out",  # numbers of candidates that the owner withheld, as their declined queries show
     "parts",  # of Z, which the modeler fetches: empty for a small release; where they begin depends on n and r alone
     "id", "state", "n", "r", "release_id", "release_sha256", "mechanism", "status", "epsilon", "delta", "sensitivity",
     "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "privacy_unit", "budget",

@@ -132,6 +132,25 @@ def test_a_run_that_wrote_to_the_owner_is_derived_again_as_it_was(play, parties)
     assert (code, f"{LENGTH} choices derived again" in output) == (0, True), output
 
 
+def test_a_run_of_a_grant_that_does_not_get_all_candidates_is_derived_again_as_it_was(parties, small, open_study):
+    curator, modeler = parties
+    with Owner(curator.url, curator.token) as owner, Vendor(modeler.url, modeler.token) as vendor:
+        data = owner.register("fewer", "\n".join(small.csv.decode().splitlines()[:21]).encode(), public=True)
+        study = open_study(owner, data)
+        for record in (2, 5):
+            owner.withhold(data.id, record)
+        grant = owner.grant(study.id, wire.GrantCreate(name="later"))
+        settings = {"algorithm": wire.Ei(name="ei"), "iterations": 30, "initial_rows": 3, "repeats": "never"}
+        run = vendor.wait(vendor.start(a_run(curator.url, study.id, grant.token, **settings)).id, timeout_s=240)
+        assert (run.state, run.ended_because, run.trials) == ("completed", "exhausted", 18)
+        assert len(run.study.left_out) == 2
+        trials = vendor.export(run.id).trials
+        assert {trial.row for trial in trials} == set(range(20)) - set(run.study.left_out)
+        assert not any(trial.declined for trial in trials)
+    code, output = replayed(modeler, run.id)
+    assert (code, "18 choices derived again" in output) == (0, True), output
+
+
 def test_a_run_that_continues_another_begins_with_its_answers_and_a_drawn_seed_and_is_derived_again(
     runs, play, parties
 ):

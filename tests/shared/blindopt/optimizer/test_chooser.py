@@ -52,6 +52,20 @@ def test_a_run_that_never_repeats_asks_every_row_once_and_is_exhausted(algorithm
     assert run.ended_because == "exhausted"
 
 
+@pytest.mark.parametrize("initial_design", ["random", "maximin"])
+@pytest.mark.parametrize("algorithm", [*FREE, "ei"])
+def test_candidates_that_a_grant_does_not_get_are_neither_chosen_nor_recommended(algorithm, initial_design):
+    left_out, z = [3, 17, N - 1], candidates()
+    y = outcome_of(z)
+    z[left_out] = 0.0
+    settings = spec(algorithm, repeats="never", iterations=10 * N, initial_rows=5, initial_design=initial_design)
+    run = RowChooser(settings, study(left_out=left_out), z)
+    rows = flat(played(run, y - 100.0))  # all others are worse than the prior mean
+    assert sorted(rows) == sorted(set(range(N)) - set(left_out))
+    assert run.ended_because == "exhausted"
+    assert run.learner is None or run.best("all").row not in left_out
+
+
 @pytest.mark.parametrize("algorithm", FREE)
 def test_after_all_rows_were_chosen_they_may_be_chosen_again(algorithm):
     run = make(algorithm, repeats="after_all", iterations=N + 15, initial_rows=4)
