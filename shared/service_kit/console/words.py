@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
@@ -52,6 +52,21 @@ def number(value: object, digits: int = 4, *, up: bool = False, down: bool = Fal
         return text.rstrip("0").rstrip(".") if "." in text else text
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Rising whole numbers, with consecutive ones as a range.
+
+    >>> numbers([1, 2, 3, 5, 8, 9]), numbers([])
+    ('1 to 3, 5, 8, 9', 'none')
+    """
+    spans: list[list[int]] = []
+    for value in values:
+        if spans and spans[-1][-1] == value - 1:
+            spans[-1].append(value)
+        else:
+            spans.append([value])
+    return ", ".join(f"{s[0]} to {s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans) or "none"
 
 
 def _grouped(value: float, form: str = "") -> str:
@@ -110,6 +125,7 @@ def plain(message: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
+    "numbers": numbers,
     "when": when,
     "share": share,
     "size": size,

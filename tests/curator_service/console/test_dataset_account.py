@@ -1,5 +1,6 @@
 """The pages of a dataset's account: what it says in words, the form for the caps, and what auditors see."""
 
+import html
 import json
 import re
 
@@ -32,6 +33,24 @@ def test_the_pages_of_a_dataset_and_of_a_draft_say_what_it_has_spent(owner, used
     assert "A record of this dataset has used epsilon 1 over 1 study; with this one epsilon 2" in owner.shown
     owner.get("/accounts")
     assert "epsilon of the record that has used most: 1, without a cap" in owner.shown
+
+
+def test_page_and_report_show_each_statement_of_the_account_in_a_table(owner, auditor, used, service):
+    dataset, _ = used
+    with Owner(service.url, service.token) as api:
+        (stated,) = api.account(dataset).statements
+    assert stated.uses == [1]
+    row = (stated.unit, stated.relation, "worst case", stated.epsilon, stated.delta, "1", "none", *stated.rests_on)
+    auditor.get(f"/datasets/{dataset}/account")
+    owner.get(f"/datasets/{dataset}")
+    owner.submit(f"/datasets/{dataset}:report")
+    for reader in (auditor, owner):
+        table = re.search(r"<caption>What this account states</caption>.*?</table>", reader.text, re.DOTALL)
+        shown = " ".join(html.unescape(re.sub("<.*?>", " ", table[0])).split())
+        assert shown.endswith(" ".join(row)), shown
+    auditor.get(f"/datasets/{dataset}/account")
+    (first, *_) = re.findall(r'<th scope="row" class="n">(\d+)</th>', auditor.text)
+    assert first == "1"  # the number by which the statement names its use
 
 
 def test_where_a_study_declares_several_rows_of_a_person_the_pages_show_that_persons_loss_too(owner, service):
