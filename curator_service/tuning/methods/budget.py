@@ -1,7 +1,7 @@
 """How a tuning's budget is split between lambda~ and v~, in exact decimals."""
 
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from blindopt.errors import TuningImpossible
 from blindopt.wire.base import amount
@@ -31,6 +31,15 @@ class Shares:
     index: Cost | None
     value: Cost | None
     total: Cost
+
+    def pure(self, factor: float) -> "Shares":
+        """Shares without a delta, of ``factor`` times the epsilon; rounded up."""
+        exact = Decimal(factor).quantize(Decimal("1e-6"), rounding=ROUND_CEILING)  # alike where it is computed again
+        index, value = (
+            None if cost is None else Cost((cost.epsilon * exact).quantize(_UNIT, rounding=ROUND_CEILING))
+            for cost in (self.index, self.value)
+        )
+        return Shares(index, value, (index or Cost(Decimal(0))) + (value or Cost(Decimal(0))))
 
 
 def pure_shares(budget: TuningBudget) -> Shares:

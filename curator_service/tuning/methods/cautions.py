@@ -1,5 +1,7 @@
 """Cautions about a tuning, from public values alone, before anything is spent."""
 
+from decimal import Decimal
+
 from blindopt.wire.base import Caution
 from blindopt.wire.tuning import TuningPrior
 from curator_service.privacy.cautions import of_epsilon
@@ -63,14 +65,23 @@ def of_closeness(problem: Problem, difference_sd: float) -> list[Caution]:
 
     ``difference_sd``: the prior's standard deviation of that difference, in units of the score.
     """
-    moved = problem.width if problem.records == "whole" else problem.width / problem.m
-    if moved <= 4 * difference_sd:
+    if problem.moved <= 4 * difference_sd:
         return []
     message = (
-        f"One record can move a score by {moved:.3g}. The prior gives that difference a standard deviation of "
+        f"One record can move a score by {problem.moved:.3g}. The prior gives that difference a standard deviation of "
         f"{difference_sd:.3g}, so a single draw may tell two datasets apart. Declare a larger one_minus_k1."
     )
     return [Caution(code="prior_too_close", field="method.prior.one_minus_k1", message=message)]
+
+
+def of_worst_case(epsilon: Decimal) -> tuple[Caution, ...]:
+    """Where the noise keeps an epsilon that is of use for any two datasets: that it can be charged instead."""
+    message = (
+        f"In the worst case the same noise uses epsilon {exact(epsilon)} of each record. Take charge worst_case, so "
+        "that the account counts this epsilon and a cap can hold."
+    )
+    is_large = bool(of_epsilon("method.charge", epsilon))
+    return () if is_large else (Caution(code="worst_case_offered", field="method.charge", message=message),)
 
 
 def of_noise(noise: Noise, spread: float) -> list[Caution]:

@@ -1,21 +1,24 @@
 """A design fixed before any data is seen, and releases from the posterior mean: exact Gaussian sensitivity.
 
 Replacing a record moves the posterior mean by W (f' - f): the noise of evaluations is the same under both datasets, and
-cancels. docs/tuning.md has the proof.
+cancels. docs/tuning.md has the proof. In the worst case each score moves by g*/m, so that the mean moves by the largest
+row sum of |W| times that, and noise for D keeps epsilon times as much over D.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log, sqrt
 
 import numpy as np
 
 from blindopt.arrays import Matrix
+from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning import GpDesign, TuningBudget, ValueAt
+from curator_service.tuning.methods import cautions, guarantees
 from curator_service.tuning.methods.budget import shared_event
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import Arms, greedy_design
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import Plan
+from curator_service.tuning.methods.plan import Plan, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights, prior_average_plan
 from curator_service.tuning.methods.problem import Problem
 from curator_service.tuning.methods.simulation import sample_design
@@ -38,7 +41,12 @@ def rounding(scaled: Scaled, weights: Matrix) -> float:
     ends, evaluations = scaled.world.ends, weights.shape[1]
     largest = max(abs(ends[0]), abs(ends[1])) + 40 * scaled.sigma
     of_a_score = scaled.rounding / scaled.unit + scaled.sigma * 2.0**-39 + (evaluations + 4) * 2.0**-52 * largest
-    return float(2 * np.abs(weights).sum(axis=1).max() * of_a_score)
+    return float(2 * row_sum(weights) * of_a_score)
+
+
+def row_sum(weights: Matrix) -> float:
+    """The largest sum of a row's absolute ``weights`` (n, T): how much more a posterior mean moves than each score."""
+    return float(np.abs(weights).sum(axis=1).max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +75,21 @@ def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     arms, gain = greedy_design(scaled.covariance, prior.noise_sd, prior.evaluations)
     weights = posterior_weights(scaled.covariance, arms, prior.noise_sd)
     largest = float(design_sd(scaled.covariance, arms, prior.noise_sd, prior.one_minus_k1).max())
-    moved = sensitivity(largest, problem.n, float(shares.total.delta)) + rounding(scaled, weights)
-    constants = {"largest_sd": largest, "gain": gain}
+    rounded = rounding(scaled, weights)
+    moved = sensitivity(largest, problem.n, float(shares.total.delta)) + rounded
+    worst = row_sum(weights) * problem.moved / scaled.unit + rounded
+    proved = shares.pure(max(worst / moved, 1.0))
+    constants = {"largest_sd": largest, "gain": gain, "worst_case_epsilon": float(proved.total.epsilon)}
     draws = Draws.of(shares, index=moved, law=method.selection, value=moved, unit=scaled.unit, constants=constants)
     search = DesignSearch(scaled, method.value_at, arms, weights)
     sample = sample_design(scaled.world, arms, weights, seed=0)
-    return prior_average_plan(scaled, draws, search, sample, kind="exact", value_at=method.value_at)
+    if method.charge == "prior_average":
+        offer = () if prior.estimated else cautions.of_worst_case(proved.total.epsilon)
+        return prior_average_plan(scaled, draws, search, sample, kind="exact", value_at=method.value_at, warnings=offer)
+    if prior.estimated:
+        message = "a prior that was estimated from private data keeps no epsilon in the worst case"
+        raise TuningImpossible(message, "method.prior.estimated")
+    expected, _ = scaled.expected_error(draws, sample, method.value_at)
+    condition = guarantees.of_design(prior, problem.records, shares.total)
+    proved_draws = replace(draws, shares=proved)
+    return worst_case_plan(problem, proved_draws, search, expected, condition=condition, repeated=prior.noise == "own")

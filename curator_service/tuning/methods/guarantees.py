@@ -85,6 +85,16 @@ def literal_theorem_7(requested: Cost, charged: Cost) -> str:
     )
 
 
+def of_design(prior: TuningPrior, records: Records, requested: Cost) -> str:
+    """The condition of a fixed design that is charged what its noise keeps in the worst case."""
+    words = (
+        f"The noise is that of ({exact(requested.epsilon)}, {exact(requested.delta)}) on average over the prior. One "
+        "record moves each score by at most the range over the number of records, or the whole range if a score may be "
+        "any function of them. It moves the posterior mean by the largest row sum of its weights times that."
+    )
+    return f"{words} {_own_noise(False)}" if prior.noise == "own" and records != "computed" else words
+
+
 def prior_average(draws: Draws, prior: TuningPrior, records: Records, kind: Kind) -> Guarantee:
     """The guarantee of (epsilon, delta) where delta is over the draw of the functions, and of any noise it rests on."""
     uses_noise = rests_on_noise(kind)

@@ -88,6 +88,7 @@ def worst_case_plan(
     *,
     condition: str = "",
     warnings: tuple[Caution, ...] = (),
+    repeated: bool = False,
 ) -> Plan:
     """The plan of a method with pure differential privacy, under a ``condition`` where it needs one."""
     return Plan(
@@ -97,4 +98,5 @@ def worst_case_plan(
         [*cautions.of_noise(draws.noise, problem.width), *cautions.of_cost(draws), *warnings],
         expected,
         search,
+        repeated,
     )

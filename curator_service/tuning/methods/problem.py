@@ -88,5 +88,10 @@ class Problem:
         return self.upper - self.lower
 
     @property
+    def moved(self) -> float:
+        """How far one record can move a score."""
+        return self.width if self.records == "whole" else self.width / self.m
+
+    @property
     def middle(self) -> float:
         return self.lower + self.width / 2

@@ -140,6 +140,11 @@ class GpDesign(_Method):
     prior: TuningPrior = Field(description="Assumption 1.")
     selection: Selection = "permute_and_flip"
     value_at: ValueAt = "chosen"
+    charge: Literal["prior_average", "worst_case"] = Field(
+        "prior_average",
+        description="What is charged for the same noise. prior_average: budget.epsilon and budget.delta, on average "
+        "over the prior; worst_case: the epsilon that the noise keeps for any two datasets, without a delta.",
+    )
 
 
 class GpUcbSimulated(_Method):
@@ -165,7 +170,7 @@ class GpUcbSimulated(_Method):
 class Kusner1(_Method):
     """Searches by GP-UCB with the paper's constants, or corrected ones.
 
-    The same kind of promise. Of no use up to epsilon 10.
+    The same kind of promise. Of no use up to epsilon 10, and over REST alone.
     """
 
     title = "Kusner et al. (2015), Algorithm 1"

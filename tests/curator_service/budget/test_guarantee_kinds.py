@@ -21,6 +21,7 @@ TUNINGS = {
     "noise": ({"name": "gp_ucb_simulated", "prior": PRIOR | {"noise": "own"}, "pairs": 1500}, BUILT_IN, "none"),
     "ordinary": ({"name": "gp_design", "prior": PRIOR}, None, "prior_average"),
     "grid": ({"name": "grid_exponential"}, None, "worst_case"),
+    "design": ({"name": "gp_design", "prior": PRIOR, "charge": "worst_case"}, None, "worst_case"),
 }
 """Method, score (None: one over HTTP), and what its guarantee is."""
 
@@ -109,6 +110,18 @@ def test_with_a_cap_on_the_account_only_worst_cases_are_tuned(file):
     assert (file.account().epsilon, file.account().cap_epsilon) == ("2", "10")
 
 
+def test_a_fixed_design_that_is_charged_its_worst_case_is_counted_and_capped(file):
+    """Records are 6, so that g*/m is large: the figure is more than 2, and without a delta."""
+    reply = _tune(file, "design")
+    assert reply.status_code == 202, reply.text
+    report, account = reply.json()["report"], file.account()
+    assert float(report["epsilon"]) > 2
+    assert (account.epsilon, account.delta, account.on_average) == (report["epsilon"], "0", None)
+    assert f"at most epsilon {report['epsilon']}, over 1 tuning." in account.sentence
+    assert file.caps(report["epsilon"], raise_caps=True, reason="more").status_code == 200
+    assert _tune(file, "design").status_code == 403
+
+
 def test_the_log_and_the_line_have_the_kind_of_each_charge(file):
     for name in ("ordinary", "estimated"):
         assert _tune(file, name).status_code == 202
@@ -133,7 +146,10 @@ def test_a_line_of_an_earlier_version_has_the_kind_of_its_tuning(file, monkeypat
         return append(*args, details={k: v for k, v in details.items() if k != "guarantee_kind"}, **more)
 
     monkeypatch.setattr(audit_log, "append", without_a_kind)
-    as_before = lambda self, caps, kind: self if caps is None else self.lowered(caps)  # noqa: E731
+
+    def as_before(self, caps, kind):
+        return self if caps is None else self.lowered(caps)
+
     monkeypatch.setattr(Account, "before", as_before)
     assert _tune(file, "ordinary").status_code == 202
     account = file.account()

@@ -31,6 +31,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "grid, exponential": {"name": "grid_exponential", "selection": "exponential"},
     "grid, weights": {"name": "grid_exponential", "use_weights": True},
     "design": {"name": "gp_design", "prior": PRIOR},
+    "design, worst case": {"name": "gp_design", "prior": PRIOR, "charge": "worst_case"},
     "design, maximum": {"name": "gp_design", "prior": PRIOR, "value_at": "maximum"},
     "simulated": {"name": "gp_ucb_simulated", "prior": PRIOR, "pairs": 200},
     "algorithm 1": {"name": "kusner_1", "prior": PRIOR},
@@ -43,7 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "algorithm 3, literal": {"name": "kusner_3", "search": {"lengthscale": 0.2, "evaluations": 30}, "form": "paper"},
     "weights": {"name": "public_weights", "search": {"lengthscale": 0.2, "evaluations": 30}},
 }
-PURE = ("grid", "algorithm 3", "weights")
+PURE = ("grid", "algorithm 3", "weights", "design, worst case")
 VALUE_ALONE = ("algorithm 2", "algorithm 3", "weights")
 
 
@@ -88,7 +89,8 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     assert tuning.draws.shares.total.delta <= sum(cost.delta for cost in parts)
     assert (tuning.draws.shares.index is None) is (tuning.draws.noise.index_scale is None) is alone
     assert TUNING_METHODS[METHODS[name]["name"]].releases_choice is not alone
-    if "literal" not in name or not pure:  # which is charged for more than its noise was made for
+    is_charged_more = name in ("algorithm 3, literal", "design, worst case")
+    if not is_charged_more:
         assert tuning.draws.noise.value_scale == pytest.approx(
             tuning.draws.noise.value_sensitivity / float(tuning.draws.shares.value.epsilon)
         )
@@ -453,6 +455,54 @@ def test_a_prior_that_says_less_than_one_record_can_move_a_score_is_reported():
         assert ("prior_too_close" in [caution.code for caution in tuning.cautions]) is reported
     whole = plan({"name": "gp_design", "prior": PRIOR | {"one_minus_k1": 1e-4}}, m=1_000, records="whole")
     assert "prior_too_close" in [caution.code for caution in whole.cautions]
+
+
+# --- what a fixed design keeps in the worst case ----------------------------------------------------
+
+
+def loss_in_the_worst_case(tuning: Plan, moved: float) -> float:
+    """Of v~ between two datasets whose scores differ by ``moved``, each way that moves a posterior mean the most."""
+    search = tuning.search
+    kernel = np.exp(-((GRID - GRID.T) ** 2) / (2 * 0.2**2))
+    among = kernel[np.ix_(search.arms, search.arms)] + 0.01 * np.eye(len(search.arms))
+    weights = np.linalg.solve(among, kernel[search.arms]).T
+    means = [row @ (moved * np.sign(row)) for row in weights]
+    return max(means) / tuning.draws.noise.value_scale
+
+
+@pytest.mark.parametrize(("records", "m"), [("computed", 300), ("averaged", 40), ("whole", 40)])
+def test_a_fixed_design_can_be_charged_what_its_noise_keeps_in_the_worst_case(records, m):
+    """The example of a review: at 1 - k1 of 1e-8, epsilon 1 and 300 records, one label moved v~ by 28 noise scales."""
+    method = {"name": "gp_design", "prior": PRIOR | {"one_minus_k1": 1e-8}}
+    average, proved = (
+        plan(method | {"charge": charge}, delta=0.01, m=m, records=records)
+        for charge in ("prior_average", "worst_case")
+    )
+    assert average.draws.noise.value_scale == proved.draws.noise.value_scale
+    total, value = proved.draws.shares.total, proved.draws.shares.value
+    loss = loss_in_the_worst_case(proved, 1.0 if records == "whole" else 1 / m)
+    assert 0.999 * float(value.epsilon) < loss <= float(value.epsilon)
+    assert float(total.epsilon) == pytest.approx(average.draws.noise.constants["worst_case_epsilon"], rel=1e-9)
+    assert (records != "computed") or 20 < total.epsilon < 40
+    assert (proved.kind, total.delta) == ("worst_case", 0)
+    assert f"{total.epsilon.normalize()}-differential privacy of each validation record" in proved.guarantee
+    assert "The noise is that of (1, 0.01) on average over the prior" in proved.guarantee
+    assert average.draws.shares.total.epsilon == 1  # the control: what is charged without it, for the same noise
+    assert loss > 5
+
+
+def test_the_worst_case_is_offered_where_its_epsilon_is_of_use():
+    offered = ["worst_case_offered" in [c.code for c in plan("design", m=m).cautions] for m in (5, 400)]
+    assert offered == [False, True]
+    with pytest.raises(TuningImpossible, match="estimated from private data"):
+        plan({"name": "gp_design", "charge": "worst_case", "prior": PRIOR | {"estimated": ["scaling"]}})
+
+
+def test_noise_that_is_enough_for_any_two_datasets_is_charged_no_less_than_was_asked_for():
+    far = {"name": "gp_design", "charge": "worst_case", "prior": PRIOR | {"one_minus_k1": 0.5}}
+    tuning = plan(far, m=1_000)
+    assert tuning.draws.shares.total.epsilon == 1
+    assert loss_in_the_worst_case(tuning, 1e-3) < 1
 
 
 @pytest.mark.parametrize("name", ["gp_ucb_simulated", "kusner_1"])
