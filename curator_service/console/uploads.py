@@ -146,11 +146,8 @@ async def store(page: Page, view: wire.PendingUpload, choice: dict[str, Any], fo
     """Register a pending file, and go to its dataset; or show its page with the faults."""
     public = "true" if form.get("public") == "yes" else "false"
     fields = {"name": form.get("name")[:_NAME_MAX], "public": public, "upload": view.id}
-    fields |= {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in choice.items()
-        if value is not None
-    }
+    sent = {name: value for name, value in choice.items() if value not in (None, [])}
+    fields |= {name: value if isinstance(value, str) else json.dumps(value) for name, value in sent.items()}
     try:
         reply = await page.api.upload("/v1/datasets", fields, {}, key=form.key)
     except ApiProblem as problem:
@@ -220,6 +217,7 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     values |= {each: query.get(each) or getattr(reading, each) for each in ("person", "rows_per_person")}
     is_filled = any(choice.missing == "fill" for choice in choices.values())
     values |= {"gaps": "each" if is_filled else "leave_out"}
+    values |= {"lists_public": any(choice.values for choice in choices.values())}  # it was ticked then
     for i, column in enumerate(view.columns):
         choice = choices.get(column.name)
         fields: dict[str, Any] = {"column": column.name, "kind": _key_of(choice), "missing": "leave_out", "fill": "0"}
@@ -258,7 +256,7 @@ def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
     markers = view.reading.missing_values if view.reading is not None else []
     signs = {"separator": view.separator, "decimal": view.decimal, "encoding": view.encoding}
     of_persons = {"person": person, "rows_per_person": per_person} if person else {}
-    return signs | {"missing_values": markers or None, "columns": columns} | of_persons
+    return signs | {"missing_values": markers, "columns": columns} | of_persons
 
 
 def _choice(form: Form, i: int, column: wire.SurveyedColumn) -> dict[str, Any] | None:

@@ -129,7 +129,8 @@ class _Column:
         if self.missing == rows:
             holds = "empty"
         texts = None if self.texts is None else sorted(text for text in self.texts if not self._is_missing(text))
-        is_text = holds == "text" and usable
+        odd = self._markers(rows) if holds == "text" else []
+        is_text = holds == "text" and usable and not odd  # numbers are never proposed as a public list
         longest = max(map(len, texts or ()), default=0)
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
         is_short = is_short and not any(map(_LINE_END_OR_CONTROL.search, texts or ()))
@@ -142,7 +143,7 @@ class _Column:
             wrong=self.wrong,
             wrong_row=self.wrong_row,
             first=self.first,
-            odd=self._markers(rows),
+            odd=odd,
             values=texts if (is_text and is_short) or is_coded else None,
             date_formats=self.date_formats if holds == "date" else [],
             constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),

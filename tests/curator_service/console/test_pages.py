@@ -309,6 +309,26 @@ def test_numbers_that_are_codes_are_read_as_categories_where_their_list_is_publi
     assert [(column.minimum, column.maximum) for column in made.columns][1:4] == [(0, 1)] * 3
 
 
+def test_a_file_is_read_again_counted_and_stored_as_it_was_counted(owner):
+    """Without a script: the separator of the file is corrected, its marker is a gap, and both counts agree."""
+    rows = "".join(f"{i};{'-' if i % 4 == 3 else i};{'?' if i == 5 else i}\n" for i in range(12))
+    _upload(owner, f"a;b;c|d\n{rows}", filename="Zeichen.csv", which="some")
+    path = owner.path.removeprefix("/console")
+    assert "8 of 12 records remain" in owner.shown
+    assert "Numbers, but for 3 of 12 filled cells: -" in owner.shown
+    wrong = {"separator": "bars", "missing_values": ""}
+    owner.submit(f"{path}:read", **wrong)
+    assert owner.status == 422  # other rows have no bar
+    assert owner.form(f"{path}:read")["separator"] == "bars"
+    owner.submit(f"{path}:read", separator="semicolons", missing_values="?\n-")
+    assert (owner.status, "8 of 12 records remain" in owner.shown) == (200, True)
+    owner.submit(path, go="count", **{"columns.1.kind": "drop"})
+    assert "11 of 12 records remain" in owner.shown
+    assert owner.form(path)["columns.1.kind"] == "drop"
+    owner.submit(path)
+    assert "Registered: 11 records, 2 columns; 1 more in the file" in owner.shown
+
+
 def test_a_pending_file_waits_on_home_for_its_owner_alone_until_it_is_deleted(owner, auditor):
     _upload(owner, "a,b\n1,x\n", filename="Wartend.csv")
     path = owner.path.removeprefix("/console")

@@ -52,7 +52,13 @@ def test_a_file_is_shown_as_it_was_read_and_stored_as_it_was_counted(curator):
     assert (view["separator"], view["decimal"], view["encoding"], view["samples"]) == (";", ",", "utf-8", [])
     by_name = {column["name"]: column for column in view["columns"]}
     assert by_name["Größe"]["first"] == ["", "11,5", "12,5", "13,5", "14,5"]
-    assert (by_name["Marker"]["holds"], by_name["Marker"]["odd"], by_name["Ort"]["constant"]) == ("text", ["<5"], True)
+    marker = by_name["Marker"]
+    assert (marker["holds"], marker["odd"], marker["values"], by_name["Ort"]["constant"]) == (
+        "text",
+        ["<5"],
+        None,
+        True,
+    )
     proposed = {choice["column"]: choice for choice in view["reading"]["columns"]}
     assert list(proposed) == ["Größe", "Marker", "Aufnahme"]
     assert (proposed["Marker"]["missing_values"], proposed["Marker"]["missing"]) == (["<5"], "leave_out")
