@@ -100,11 +100,13 @@ def _audit_in_words(part: Json) -> str:
     if "claimed" not in part:
         return f"{name}: nothing is promised, so there is nothing to check."
     worst = min(part["statistics"], key=lambda each: each["p"])
-    verdict = "WHAT WAS DRAWN CONTRADICTS THE LAW" if part["contradicts"] else "what was drawn fits the law"
+    verdict = f"what was drawn {part['verdict']}"
     delta = f" with delta {part['claimed']['delta']:g}" if part["claimed"]["delta"] else ""
     text = (
-        f"{name}: epsilon {part['claimed']['epsilon']}{delta} is promised, and {verdict}. "
-        f"The smallest p of {len(part['statistics'])} statistics is {worst['p']:.2g} ({worst['statistic']})."
+        f"{name}: epsilon {part['claimed']['epsilon']}{delta} is promised, and "
+        f"{verdict.upper() if part['contradicts'] else verdict}. Draws alone imply epsilon "
+        f"{part['least_epsilon']:.3g} or more. The smallest p of {len(part['statistics'])} statistics is "
+        f"{worst['p']:.2g} ({worst['statistic']})."
     )
     return textwrap.fill(text, 100, subsequent_indent="    ")
 

@@ -2,7 +2,7 @@
 
 All is drawn by the code of a release or a query, at public values: rows in the middle of the declared bounds, whose
 part of Z is noise alone, and measurements at either end and in the middle of the clip. Each statistic has a p, uniform
-in [0, 1] if the law holds.
+in [0, 1] if the law holds. Beside them stands the epsilon that draws about two neighbours imply, whatever the law is.
 """
 
 import math
@@ -25,6 +25,7 @@ from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, Group
 from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.noise.lattice import lattice
 from curator_service.privacy.prices import answers_add_up, is_groups
+from curator_service.releases.attacks.column_space import implied
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
@@ -35,6 +36,8 @@ from service_kit.context.context import ServiceContext
 
 P_MIN = 1e-9
 """A smaller p contradicts the law: of 100 statistics of a sound one, in one audit of ten million."""
+_ALPHA = 1e-9
+"""How often the least epsilon of a part is above the true one, at most."""
 _PERSONS = 3
 """Whose measurements an answer is the mean of, where each is another person's."""
 _ORTHANT_COLUMNS = 6
@@ -54,27 +57,39 @@ class Fit:
         return self.p < P_MIN
 
 
-def of_release(spec: wire.StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
-    """The fit of so many rows of noise to the law that the study publishes, or of so many numbers of records."""
+def of_release(spec: wire.StudyCreate, mechanism: Mechanism, draws: int, delta: float) -> tuple[list[Fit], float]:
+    """The fit of so many rows of noise to the law that the study publishes, or of so many numbers of records.
+
+    Also the least epsilon at ``delta`` that they and as many about a neighbour imply.
+    """
     if not isinstance(mechanism, Groups):
-        return _of_rows(spec, mechanism, draws)
-    numbers = mechanism.noisy([0] * draws)
+        return _of_rows(spec, mechanism, draws, delta)
+    k = mechanism.rows  # of a person, who moves from the first group to the second
+    first, second = (np.array(mechanism.noisy(counts * draws)).reshape(-1, 2) for counts in ([k, 0], [0, k]))
+    least = _least_epsilon(first[:, 1] - first[:, 0], second[:, 1] - second[:, 0], (-k, k), delta)
+    numbers = (first - [k, 0]).ravel()
     fits = _of_integers("numbers of records", numbers, COUNT_MOVE * mechanism.rows / float(mechanism.epsilon))
     if (private := mechanism.private) is not None:
         zeros = np.zeros(draws, dtype=np.int64), np.zeros((draws, len(spec.features)), dtype=np.int64)
         for name, move, noise in zip(("sizes", "sums"), private.moves, private.noisy(zeros), strict=True):
             fits += _of_integers(f"{name} of centres", noise.ravel(), move / float(private.share))
-    return fits
+    return fits, least
 
 
-def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int) -> list[Fit]:
+def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int, delta: float) -> tuple[list[Fit], float]:
     from scipy import stats
 
     d = len(spec.features)
-    middle = np.array([[(f.lower + f.upper) / 2 for f in spec.features]])
-    z = np.empty((draws, mechanism.columns(d)))
-    mechanism.draw(ScaledRows(np.repeat(middle, draws, axis=0), list(range(d)), spec.features, np.arange(draws)), z)
-    law, r = mechanism.noise(d), z.shape[1]
+    middle = np.array([(f.lower + f.upper) / 2 for f in spec.features])
+    half = np.array([(f.upper - f.lower) / 2 for f in spec.features])
+    share = min(1.0, getattr(mechanism, "sensitivity", 1.0) / np.linalg.norm(half / [f.unit for f in spec.features]))
+    values = np.repeat([middle, middle + share * half], draws, axis=0)
+    out = np.empty((len(values), mechanism.columns(d)))
+    mechanism.draw(ScaledRows(values, list(range(d)), spec.features, np.arange(len(values))), out)
+    z, moved = out[:draws], out[draws:]
+    law, r, fifth = mechanism.noise(d), z.shape[1], draws // 5
+    towards = moved[:fifth].mean(axis=0) - z[:fifth].mean(axis=0)  # where Z was turned, nothing else says it
+    least = _least_epsilon(z[fifth:] @ towards, moved[fifth:] @ towards, (0.0, float(towards @ towards)), delta)
     assert law.sd is not None
     radius = np.linalg.norm(z, axis=1)
     if law.family == "planar_laplace":
@@ -89,12 +104,16 @@ def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int) -> list[F
         fits += _of_uniform(f"direction {j + 1}", direction.cdf((1 + z[:, j] / radius) / 2))
     columns = z[:, :_ORTHANT_COLUMNS]
     orthants = (columns >= 0) @ (1 << np.arange(columns.shape[1]))
-    return [*fits, _of_cells("orthants", orthants, 1 << columns.shape[1]), _low_bits(z, PublicGrid.of(law.sd).exponent)]
+    fits.append(_of_cells("orthants", orthants, 1 << columns.shape[1]))
+    return [*fits, _low_bits(z, PublicGrid.of(law.sd).exponent)], least
 
 
-def of_answers(spec: wire.StudyCreate, draws: int) -> list[Fit]:
-    """The fit of so many answers at each place of the clip to the law that epsilon and the bound of y imply."""
-    answers, fits = wire.concrete_answers(spec.answers), list[Fit]()
+def of_answers(spec: wire.StudyCreate, draws: int) -> tuple[list[Fit], float]:
+    """The fit of so many answers at each place of the clip to the law that epsilon and the bound of y imply.
+
+    Also the least epsilon that those at its two ends imply.
+    """
+    answers, fits, samples = wire.concrete_answers(spec.answers), list[Fit](), dict[int, Vector]()
     centre, bound = getattr(answers, "centre", 0.0), getattr(answers, "bound", 1.0)
     persons = _PERSONS if releases_mean(spec) and not answers_add_up(spec) else 1
     for clip_end, sign in _PLACES.items():
@@ -102,15 +121,24 @@ def of_answers(spec: wire.StudyCreate, draws: int) -> list[Fit]:
         if is_groups(spec):
             mechanism = GroupAnswers.of(spec)
             total = steps(np.full(mechanism.rows, value), mechanism.answers)
-            noise = [mechanism.total(total) - sign * LEVELS * mechanism.rows for _ in range(draws)]
+            samples[sign] = np.array([float(mechanism.total(total)) for _ in range(draws)])
+            reach = float(LEVELS * mechanism.rows)
+            noise = samples[sign] - sign * reach
             fits += _of_integers(
                 f"sum at the {clip_end}", noise, mechanism.move / float(amount(mechanism.answers.epsilon))
             )
         else:
             item = Measured(row=0, plays=list(range(1, persons + 1)), values=[value] * persons)
-            y = np.array([answer.y for answer in release([item] * draws, spec)])
-            fits += _of_offsets(f"answer at the {clip_end}", answers, y - centre, sign, persons)
-    return fits
+            samples[sign] = y = np.array([answer.y for answer in release([item] * draws, spec)]) - centre
+            reach = bound
+            fits += _of_offsets(f"answer at the {clip_end}", answers, y, sign, persons)
+    return fits, _least_epsilon(samples[-1], samples[1], (-reach, reach), 0.0)
+
+
+def _least_epsilon(first: Vector, second: Vector, ends: tuple[float, float], delta: float) -> float:
+    """A lower bound on epsilon, by how many draws about either neighbour are above each end, and above the middle."""
+    limits = (ends[0], sum(ends) / 2, ends[1])
+    return max(implied(first, second, limit, delta, _ALPHA / len(limits)) for limit in limits)
 
 
 def _of_offsets(name: str, answers: wire.ConcreteAnswers, offsets: Vector, sign: int, persons: int) -> list[Fit]:
@@ -209,12 +237,11 @@ def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
     mechanism = mechanism_of(spec, current.release)
     release: dict[str, Any] = {"part": "release", "mechanism": mechanism.name, "version": mechanism.version}
     if isinstance(current.release, wire.SoundRelease) and current.status == "sound":
-        claim = {"epsilon": current.release.epsilon, "delta": failure(current.release)}
-        release |= {"claimed": claim} | _in_fields(of_release(spec, mechanism, draws))
+        delta = failure(current.release)
+        release |= _in_fields(current.release.epsilon, delta, *of_release(spec, mechanism, draws, delta))
     answered: dict[str, Any] = {"part": "answers", "mechanism": answers.mechanism}
     if not isinstance(answers, wire.NoAnswerNoise):
-        claim = {"epsilon": answers.epsilon, "delta": 0.0}
-        answered |= {"claimed": claim} | _in_fields(of_answers(spec, draws))
+        answered |= _in_fields(answers.epsilon, 0.0, *of_answers(spec, draws))
     trail = context.audit_trail
     transcript = {
         "study_id": view.id,
@@ -226,6 +253,7 @@ def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
         | {"python": platform.python_version()},
         "draws": draws,
         "p_min": P_MIN,
+        "alpha": _ALPHA,
         "parts": [release, answered],
         "contradicts": release.get("contradicts", False) or answered.get("contradicts", False),
     }
@@ -233,9 +261,15 @@ def audit_study(context: ServiceContext, study_id: str, draws: int) -> Json:
     return {"transcript": transcript, "signature": signature}
 
 
-def _in_fields(fits: list[Fit]) -> dict[str, Any]:
-    statistics = [{"statistic": fit.statistic, "p": fit.p} for fit in fits]
-    return {"statistics": statistics, "contradicts": any(fit.contradicts for fit in fits)}
+def _in_fields(epsilon: str, delta: float, fits: list[Fit], least: float) -> dict[str, Any]:
+    contradicts = any(fit.contradicts for fit in fits) or least > float(epsilon)
+    return {
+        "claimed": {"epsilon": epsilon, "delta": delta},
+        "statistics": [{"statistic": fit.statistic, "p": fit.p} for fit in fits],
+        "least_epsilon": least,
+        "contradicts": contradicts,
+        "verdict": "contradicts the law" if contradicts else "fits the law",
+    }
 
 
 def _version(package: str) -> str:

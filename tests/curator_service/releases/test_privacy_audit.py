@@ -31,7 +31,8 @@ def folder(tmp_path_factory, small):
         ("centres", GROUPS["centres"], ANSWERS),
         ("public", wire.IdentityRelease(mechanism="identity"), wire.NoAnswerNoise(mechanism="none")),
     ):
-        ids[name] = service.draft(a_study_of(small, dataset, release, answers=answers))["id"]
+        draft = service.draft(a_study_of(small, dataset, release, answers=answers))
+        ids |= {name: draft["id"], f"digest of {name}": draft["spec_sha256"]}
     service.curator.context.close()
     shutil.rmtree(data / "data" / "files")
     return data / "data", ids
@@ -57,11 +58,15 @@ def test_the_transcript_has_what_was_found_and_is_signed_with_the_key_of_the_log
     transcript = signed["transcript"]
     assert transcript["study_id"] == folder[1]["private"]
     assert set(transcript["versions"]) == {"blindopt-services", "opendp", "dp-accounting", "numpy", "python"}
-    assert (transcript["draws"], transcript["p_min"], transcript["contradicts"]) == (2000, 1e-9, False)
+    limits = transcript["draws"], transcript["p_min"], transcript["alpha"]
+    assert (limits, transcript["contradicts"]) == ((2000, 1e-9, 1e-9), False)
+    assert transcript["spec_sha256"] == folder[1]["digest of private"]
     for part in transcript["parts"]:
         assert part["claimed"] == {"epsilon": "1", "delta": 0.0}
         assert len(part["statistics"]) >= 10
         assert all(1e-9 < each["p"] <= 1 for each in part["statistics"])
+        assert 0.2 < part["least_epsilon"] <= 1
+        assert part["verdict"] == "fits the law"
     verifier = Verifier.parse(transcript["log_key"])
     verifier.verify(transcript["checkpoint"])
     signed_documents.verify(verifier, wire.AUDIT_TITLE, transcript, signed["signature"])

@@ -30,7 +30,8 @@ def of_release(name, draws=DRAWS, broken=None):
     release, d = LAWS[name]
     spec = study(release, d, ANSWERS["laplace"])
     mechanism = choice_of(spec).mechanism
-    return fit.of_release(spec, mechanism if broken is None else Broken(mechanism, broken), draws)
+    broken_mechanism = mechanism if broken is None else Broken(mechanism, broken)
+    return fit.of_release(spec, broken_mechanism, draws, getattr(release, "delta", None) or 0.0)[0]
 
 
 def of_answers(name, draws=DRAWS, *, means=False):
@@ -39,7 +40,7 @@ def of_answers(name, draws=DRAWS, *, means=False):
     if means:
         spec = spec.model_copy(update={"privacy_unit": "answer", "measurement": BY_HAND})
         spec = spec.model_copy(update={"answers": spec.answers.model_copy(update={"plays": "mean"})})
-    return fit.of_answers(spec, draws)
+    return fit.of_answers(spec, draws)[0]
 
 
 def contradicted(fits):
@@ -80,6 +81,31 @@ def test_p_of_sound_answers_are_uniform(name, means):
 @pytest.mark.parametrize("name", ANSWERS)
 def test_means_of_several_people_have_the_noise_of_one(name):
     assert contradicted(of_answers(name, 6_000, means=True)) == set()
+
+
+def least_of_release(name, epsilon, draws):
+    """What draws of the noise for an epsilon imply."""
+    release, d = LAWS[name]
+    spec = study(release.model_copy(update={"epsilon": epsilon}), d, ANSWERS["laplace"])
+    return fit.of_release(spec, choice_of(spec).mechanism, draws, getattr(release, "delta", None) or 0.0)[1]
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_draws_of_a_release_imply_no_more_than_its_epsilon(name):
+    """The control: noise for epsilon 20 implies more than 1.25; for 200, where a projection hides a part of a move."""
+    claimed = LAWS[name][0].epsilon
+    least = least_of_release(name, claimed, 8_000)
+    assert (0.3 if name in ("planar_laplace", "turned", "numbers") else 0) <= least <= float(claimed)
+    assert least_of_release(name, "200" if name == "projection" else "20", 2_000) > 1.25
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, "sums"])
+def test_draws_of_answers_imply_no_more_than_their_epsilon(name, monkeypatch):
+    release = GROUPS["numbers"] if name == "sums" else RELEASES["gaussian"][0]
+    right = ANSWERS.get(name, ANSWERS["laplace"])
+    assert 0.5 < fit.of_answers(study(release, answers=right), 8_000)[1] <= 1
+    dear = right.model_copy(update={"epsilon": "8"})  # the control: what its noise implies
+    assert fit.of_answers(study(release, answers=dear), 2_000)[1] > 1
 
 
 def one_coordinate(z, sd):
