@@ -112,10 +112,11 @@ class Curator:
     def gauges(self) -> Figures:
         """Its figures. How long commits take is left out while an open study hides how long its answers take."""
         yield from self.budget_shares.gauges()
+        yield lambda: None if self._hides_times() else of_commits(self.context)
+
+    def _hides_times(self) -> bool:
         with self.context.database.read() as db:
-            hides = any(json.loads(spec).get("reply_after_ms") is not None for _, spec in store.open_specs(db))
-        if not hides:
-            yield of_commits(self.context)
+            return any(json.loads(spec).get("reply_after_ms") is not None for _, spec in store.open_specs(db))
 
     def under_way(self) -> wire.JobList:
         """Previews, releases, forecasts and tunings that have not ended, and files that are read."""

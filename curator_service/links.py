@@ -80,16 +80,19 @@ class Links:
         return [link.status() for link in self._links.values()]
 
     def gauges(self) -> Figures:
-        counts: dict[tuple[str, ...], float] = {("connected",): 0, ("trying",): 0}
-        for link in self._links.values():
-            counts[link.status().state,] += 1
-        yield gauge("blindopt_links", "Links to modelers by state.", counts, ("state",))
-        ends = [end for link in self._links.values() if (end := link.certificate_end()) is not None]
-        first: dict[tuple[str, ...], float] = {}
-        if ends:
-            first[()] = round((min(ends) - self._context.clock()).total_seconds())
+        yield gauge("blindopt_links", "Links to modelers by state.", self._by_state, ("state",))
         about = "Seconds until the first client certificate of a link expires; negative once it has."
-        yield gauge("blindopt_link_certificate_expires_seconds", about, first)
+        yield gauge("blindopt_link_certificate_expires_seconds", about, self._first_end)
+
+    def _by_state(self) -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {("connected",): 0, ("trying",): 0}
+        for link in list(self._links.values()):
+            counts[link.status().state,] += 1
+        return counts
+
+    def _first_end(self) -> dict[tuple[str, ...], float]:
+        ends = [end for link in list(self._links.values()) if (end := link.certificate_end()) is not None]
+        return {(): round((min(ends) - self._context.clock()).total_seconds())} if ends else {}
 
     async def _watch(self) -> None:
         while True:

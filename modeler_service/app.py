@@ -57,7 +57,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,
-        gauges=lambda: (of_commits(context), *links_of_modeler.gauges(context)),
+        gauges=lambda: (lambda: of_commits(context), *links_of_modeler.gauges(context)),
         noticed=("vendor",),
         lifespan=lifespan,
         console=console.build(),

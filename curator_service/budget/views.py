@@ -298,12 +298,15 @@ class BudgetShares:
 
     def gauges(self) -> Figures:
         """The largest share of any cap, of studies that are open and of files, rounded up to a tenth."""
+        about = "Largest share of a cap that is used, of open studies and files, rounded up to a tenth."
+        yield gauge("blindopt_budget_share_max", about, self._largest)
+
+    def _largest(self) -> float:
         with self._context.database.read() as db:
             state = *ledger_lines.last_lines(db), *store.open_specs(db)
             if state != self._computed[0]:
                 self._computed = state, _rounded(max(self._shares(db), default=Fraction(0)))
-        about = "Largest share of a cap that is used, of open studies and files, rounded up to a tenth."
-        yield gauge("blindopt_budget_share_max", about, self._computed[1])
+        return self._computed[1]
 
     def _shares(self, db: Connection) -> Iterator[Fraction]:
         opened = {study for study, _ in store.open_specs(db)}

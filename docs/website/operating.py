@@ -52,10 +52,10 @@ def metrics_page() -> str:
 
 
 def _metrics_table(curator: Metrics, modeler: Metrics) -> str:
-    labels = {figure.name: ", ".join(map(code, vars(figure)["_labelnames"])) for figure in curator.gauges()}
+    labels = {figure.name: ", ".join(map(code, vars(figure)["_labelnames"])) for figure in curator.collect()}
     curator.count_request("GET", "/v1/studies", 200, 0.001)
     text = bytes(curator.exposition().body).decode()
-    both = {gauge.name for gauge in modeler.gauges()}
+    both = {gauge.name for gauge in modeler.collect()}
     helps = dict(line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# HELP"))
     kinds = dict(line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# TYPE"))
     for line in text.splitlines():

@@ -22,10 +22,13 @@ def views(context: ServiceContext) -> list[wire.LinkView]:
 
 
 def gauges(context: ServiceContext) -> Figures:
-    counts: dict[tuple[str, ...], float] = {("connected",): 0, ("absent",): 0, ("revoked",): 0}
-    for view in views(context):
-        counts[view.state,] += 1
-    yield gauge("blindopt_links", "Links to curators by state.", counts, ("state",))
+    def by_state() -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {("connected",): 0, ("absent",): 0, ("revoked",): 0}
+        for view in views(context):
+            counts[view.state,] += 1
+        return counts
+
+    yield gauge("blindopt_links", "Links to curators by state.", by_state, ("state",))
 
 
 def _view(link: str, name: str, *, is_open: bool) -> wire.LinkView:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 _TEMPORARY = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "a file cannot be written: the disk is full"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "a file cannot be opened: too many are open"),
+    errno.EIO: "a file cannot be read or written: its disk reports an error",
 }
 
 

@@ -73,7 +73,7 @@ class LogVerification:
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._verified = 0
         self._last: wire.Verification | None = None
-        self._due, self._seen = 0.0, 0
+        self._due, self._seen = 0.0, (0, 0)
         self._closing = threading.Event()
         self._looks = [
             Background("foreign writes", self._look_first, every_s=LOOK_S),
@@ -113,8 +113,8 @@ class LogVerification:
                 self._verify_first(self._writes.count)
         except Exception as error:  # it is tried again
             self._log_failure(error)
-        self._due, self._seen = time.monotonic() + self._first_after_s, self._writes.count
-        for look in self._looks if self._every_s else self._looks[:1]:
+        self._due, self._seen = time.monotonic() + self._first_after_s, self._now_seen()
+        for look in self._looks:
             look.start()
 
     def close(self) -> None:
@@ -173,27 +173,35 @@ class LogVerification:
 
     # --- everything -----------------------------------------------------------------------------------
 
+    def _now_seen(self) -> tuple[int, int]:
+        """How many foreign writes, if anything is verified regularly, and how much damage was noticed until now."""
+        return self._writes.count if self._every_s else 0, self._context.database.damages
+
     def _look(self) -> float:
         """Verify everything if that is due; the seconds until the next look."""
-        writes = self._writes.count
-        if (time.monotonic() >= self._due or writes != self._seen) and self._writes.are_verified:
+        seen, is_due = self._now_seen(), bool(self._every_s) and time.monotonic() >= self._due
+        if (is_due or seen != self._seen) and self._writes.are_verified:
             try:
                 self.verify()
-                self._seen, self._due = writes, time.monotonic() + self._every_s
+                self._seen, self._due = seen, time.monotonic() + self._every_s
             except Busy:
                 pass
             except Exception as error:  # its process may have been killed: it is tried again
                 self._log_failure(error)
                 self._due = time.monotonic() + min(self._again_s, self._every_s)
-        return max(_LEAST_S, min(_POLL_S, self._due - time.monotonic()))
+        return max(_LEAST_S, min(_POLL_S, self._due - time.monotonic())) if self._every_s else _POLL_S
 
     def _verify(self) -> wire.Verification:
         at, began, count = self._context.clock(), time.monotonic(), self._foreign_writes()
-        self._verified = 0
+        self._verified, database, damages = 0, self._context.database, self._context.database.damages
+        if damages:
+            database.check_pages()
         by_part, end = self._run(None)
         self._settle_first(count, by_part["first"])
         self._context.audit_trail.replace_findings("second", [each for each in by_part["second"] if each.about])
         findings = [*by_part["first"], *by_part["second"]]
+        if not findings:
+            database.forget_damages(damages)
         return wire.Verification(
             sound=not findings,
             problem=str(findings[0]) if findings else None,
@@ -230,6 +238,7 @@ class LogVerification:
         finally:
             self._processes.discard(process)
         if not end:
+            self._context.database.check_pages()
             raise StateConflict("the verification was ended before it had read everything")
         return by_part, end
 

@@ -164,7 +164,7 @@ def test_a_client_certificate_of_a_link_that_ends_soon_is_named_and_counted(file
         links.start()
         while not links.status():
             await asyncio.sleep(0)
-        _, gauge = links.gauges()
+        _, gauge = (figure() for figure in links.gauges())
         (link,) = links.status()
         await links.stop()
         return round(gauge.samples[0].value / 86_400), link.problem

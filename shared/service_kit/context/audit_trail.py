@@ -271,6 +271,7 @@ class AuditTrail:
         The result is reused for ``_READY_SECONDS``: the request needs no token, and each check writes to the disk.
         """
         self.check_sound()
+        self._database.check_whole()
         with self._checking:
             if time.monotonic() - self._readiness_checked_at >= _READY_SECONDS:
                 self._unready = None

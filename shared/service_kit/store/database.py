@@ -15,7 +15,7 @@ from sqlalchemy import Connection, MetaData, select
 
 from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
 from service_kit.store import backends, schema
-from service_kit.store.driver_errors import StoreFault, converted, is_open, reading, savepoint
+from service_kit.store.driver_errors import Damaged, StoreFault, converted, is_open, reading, savepoint
 from service_kit.store.foreign_writes import ForeignWrites, note, watch
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
 from service_kit.store.sqlite import Sqlite
@@ -79,6 +79,8 @@ class Database:
         self.foreign_writes = ForeignWrites()
         self.commits = Durations()
         """How long its commits took."""
+        self.damages = self._damages_gone = 0
+        """How often damage on the disk was met; and how often before a verification that met none."""
         self._data_version: Any = None
         self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
@@ -233,8 +235,36 @@ class Database:
             with self._row_lock:
                 return self._backend.row(statement, values)
         except Exception:
-            with reading():
+            with self._reading():
                 raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            with reading():
+                yield
+        except Damaged:
+            self.damages += 1
+            raise
+
+    def _converted(self, error: Exception) -> Exception:
+        failure = converted(error)
+        self.damages += isinstance(failure, Damaged)
+        return failure
+
+    def check_whole(self) -> None:
+        """Raise Damaged if damage was met, until a verification has met none."""
+        if self.damages > self._damages_gone:
+            raise Damaged("a part of the database on its disk is damaged")
+
+    def check_pages(self) -> None:
+        """Read everything that the database has on its disk. Raises Damaged."""
+        with self.read() as db:
+            self._backend.check_pages(db, self._tables[0])
+
+    def forget_damages(self, count: int) -> None:
+        """Note that after the first ``count`` damages everything was read and was sound."""
+        self._damages_gone = count
 
     async def read_soon(self, work: Callable[[Connection], T]) -> T:
         """``read`` for the event loop, where ``work`` may take long: in a thread, others wait in line."""
@@ -249,7 +279,7 @@ class Database:
         """``read_row`` for the event loop, which is not blocked."""
         if self.server is None or self._loop is None:
             return self.committed_row(statement, **values)
-        with reading():
+        with self._reading():
             row = await self.server.row_soon(statement, values)
         if self.server.saw_foreign_write and not self.foreign_writes.is_seen:
             self.foreign_writes.is_seen = True
@@ -306,7 +336,7 @@ class Database:
             return self._commit(done)
         except Exception as error:  # no caller may wait for ever for a commit that will not come
             self._memory.clear()
-            return _failed(done, error)
+            return self._failed(done, error)
 
     def _group_ended(self, done: "_Done") -> None:
         self._settle(done)
@@ -359,7 +389,7 @@ class Database:
                 raise  # the database has rolled back the transaction
             connection.execute("ROLLBACK TO work")
             connection.execute("RELEASE work")
-            return None, converted(error)
+            return None, self._converted(error)
         connection.execute("RELEASE work")
         return result, None
 
@@ -386,7 +416,13 @@ class Database:
         if connection.in_transaction:
             with suppress(Exception):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
-        return _failed(done, error)
+        return self._failed(done, error)
+
+    def _failed(self, done: "_Done", error: Exception) -> "_Done":
+        failure = self._converted(error)
+        if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
+            failure = AuditUnavailable("a transaction that several requests shared was undone")
+        return [(future, None, earlier or failure) for future, _, earlier in done]
 
     @staticmethod
     def _settle(done: "_Done") -> None:
@@ -411,7 +447,7 @@ class Database:
         StoreFault if it refuses a statement. On the event loop's own thread use ``read_soon``.
         """
         self._check_thread("read_soon")
-        with reading(), self._reader.connect() as db:
+        with self._reading(), self._reader.connect() as db:
             note(db, self.foreign_writes)
             with db.begin():  # statements that bypass SQLAlchemy do not begin a transaction
                 yield db
@@ -496,13 +532,6 @@ _Future = Union[Future[Any], "asyncio.Future[Any]", None]
 _AheadOf = Callable[[], Iterable[Ahead]]
 _Item = tuple[Callable[[Connection], Any], _Future, _AheadOf | None]
 _Done = list[tuple[_Future, Any, Exception | None]]
-
-
-def _failed(done: _Done, error: Exception) -> _Done:
-    failure = converted(error)
-    if len(done) > 1 and isinstance(failure, StoreFault):  # a statement of one of them, sent with another's
-        failure = AuditUnavailable("a transaction that several requests shared was undone")
-    return [(future, None, earlier or failure) for future, _, earlier in done]
 
 
 def _copy_tables(source: Connection, target: Connection, metadata: tuple[MetaData, ...]) -> None:

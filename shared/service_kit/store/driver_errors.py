@@ -28,13 +28,33 @@ def kind_of(error: BaseException) -> str:
     return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), type(error).__name__)
 
 
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_DAMAGED_READS = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
+
+
+class Damaged(StorageUnavailable):
+    """What the database has on its disk cannot be read. ``Database`` counts each."""
+
+    what_to_do = "Restore a backup of the database: what it has on its disk is damaged."
+
+    @classmethod
+    def of_driver(cls, error: BaseException) -> "Damaged | None":
+        """The damage that an error of a driver reports; None for any other error. Class XX of PostgreSQL is damage."""
+        code, state = getattr(error, "sqlite_errorcode", None) or 0, getattr(error, "sqlstate", None) or ""
+        if code & 0xFF in _DAMAGED or code in _DAMAGED_READS or state.startswith("XX"):
+            return cls(f"a part of the database on its disk is damaged ({kind_of(error)})")
+        return None
+
+
 class StoreFault(Exception):
     """The database refused a statement, which is an error of the program. Its text is the kind, never a value."""
 
 
 def converted(error: Exception) -> Exception:
     """Convert an error of the driver to one without its text, which may quote values; return others as they are."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
+    cause = (error.orig if isinstance(error, DBAPIError) else None) or error
+    if isinstance(cause, _ANY) and (damaged := Damaged.of_driver(cause)) is not None:
+        return damaged
     if isinstance(cause, _PASSING):  # full disk, locked, read-only, no connection
         return AuditUnavailable(f"the database cannot be written ({kind_of(cause)})")
     if isinstance(cause, _ANY):  # an append-only table, a constraint
@@ -70,6 +90,8 @@ def reading() -> Iterator[None]:
         yield
     except Exception as error:
         cause = (error.orig if isinstance(error, DBAPIError) else None) or error
+        if isinstance(cause, _ANY) and (damaged := Damaged.of_driver(cause)) is not None:
+            raise damaged.with_traceback(error.__traceback__) from None
         if isinstance(cause, (*_PASSING, NoConnection)):  # no descriptor, a locked file, a full pool
             unavailable = StorageUnavailable(f"the database cannot be read ({kind_of(cause)})")
             raise unavailable.with_traceback(error.__traceback__) from None

@@ -166,6 +166,13 @@ class Postgres:
         """The statements that let a role serve and no more."""
         return postgres_schema.rights(self._schema, role, metadata, append_only)
 
+    @staticmethod
+    def check_pages(db: Connection, metadata: tuple[MetaData, ...]) -> None:
+        """Read every row of every table. Raises what the driver does."""
+        for table in (table for tables in metadata for table in tables.sorted_tables):
+            for _ in db.execute(select(table).execution_options(yield_per=1_000)):
+                pass
+
     def size_bytes(self) -> int:
         """The size of the tables with their indexes."""
         sizes = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class"

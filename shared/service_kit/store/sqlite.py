@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from blindopt.errors import AuditUnavailable, StorageUnavailable
 from service_kit.store import schema
+from service_kit.store.driver_errors import Damaged
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw
 
 log = logging.getLogger("blindopt.database")
@@ -101,6 +102,12 @@ class Sqlite:
                 db.connection.driver_connection.backup(to)  # type: ignore[union-attr]
             except sqlite3.OperationalError as error:  # its text is SQLite's own, and quotes no value
                 raise StorageUnavailable(f"the copy of the database cannot be written: {error}") from None
+
+    @staticmethod
+    def check_pages(db: Connection, metadata: tuple[MetaData, ...]) -> None:
+        """Read every page of the file. Raises Damaged."""
+        if db.exec_driver_sql("PRAGMA quick_check(1)").scalar_one() != "ok":
+            raise Damaged("a page of the database is damaged")
 
     def size_bytes(self) -> int:
         """The size of the database with its write-ahead log."""

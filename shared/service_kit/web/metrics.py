@@ -5,6 +5,7 @@ token, name or value is a label, and no metric depends on what was measured, dra
 the access log: where replies keep a deadline, they end at it.
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from starlette.responses import Response
 
+log = logging.getLogger("blindopt.metrics")
 PATH = "/metrics"
 MISSING = "METRICS needs the package prometheus-client: in a checkout of blindopt, pip install ./shared '.[metrics]'"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -38,46 +40,62 @@ Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
 """Returns how many jobs of each kind are in each state now."""
 
 
-Figures = Iterable["Metric"]
-"""Figures of a service, read now."""
+Figures = Iterable[Callable[[], "Metric | None"]]
+"""Figures of a service, each read when it is called; None: it is left out now."""
 
 
-def gauge(name: str, about: str, samples: Mapping[Labels, float] | float, labels: Labels = ()) -> "Metric":
-    """A figure as it is now, one for each combination of its labels; ``about`` is one sentence."""
+def gauge(
+    name: str, about: str, read: Callable[[], Mapping[Labels, float] | float], labels: Labels = ()
+) -> Callable[[], "Metric"]:
+    """A figure, one for each combination of its labels, as ``read`` returns it; ``about`` is one sentence."""
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(name, about, labels=labels)
-    for values, amount in samples.items() if isinstance(samples, Mapping) else [((), samples)]:
-        family.add_metric(values, amount)
+    def family() -> "Metric":
+        metric, samples = GaugeMetricFamily(name, about, labels=labels), read()
+        for values, amount in samples.items() if isinstance(samples, Mapping) else [((), samples)]:
+            metric.add_metric(values, amount)
+        return metric
+
     return family
 
 
 def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready: Callable[[], None]) -> Figures:
     """The gauges that both services have."""
-    is_ready = True
-    try:
-        check_ready()
-    except Exception:  # each is a reason not to be ready
-        is_ready = False
+    database, trail = context.database, context.audit_trail
+
+    def is_ready() -> bool:
+        try:
+            check_ready()
+        except Exception:  # each is a reason not to be ready
+            return False
+        return True
+
+    def by_state() -> dict[Labels, float]:
+        return {(kind, state): n for kind, states in jobs().items() for state, n in states.items()}
+
+    def behind_bytes() -> list[int | None]:
+        return [] if database.server is None else list(database.server.replicas_behind())
+
+    def written() -> dict[Labels, float]:
+        with database.read() as db:
+            return {(state,): count for state, count in notices.states(db).items()}
+
     yield gauge("blindopt_ready", "1 if /readyz answers 200, else 0.", is_ready)
-    by_state: dict[Labels, float] = {(kind, state): n for kind, states in jobs().items() for state, n in states.items()}
-    yield gauge(_LEADER, "1: this process serves; 0: it is a standby, which waits to lead (PostgreSQL).", 1)
-    server = context.database.server
-    behind_bytes: list[int | None] = [] if server is None else server.replicas_behind()
-    yield gauge("blindopt_replicas", "Replicas of PostgreSQL that are connected to its server.", len(behind_bytes))
-    lag = max((replica for replica in behind_bytes if replica is not None), default=0)
-    yield gauge("blindopt_replication_lag_bytes", "What the replica that is behind most has not replayed.", lag)
+    yield gauge(_LEADER, "1: this process serves; 0: it is a standby, which waits to lead (PostgreSQL).", lambda: 1)
+    about = "Replicas of PostgreSQL that are connected to its server."
+    yield gauge("blindopt_replicas", about, lambda: len(behind_bytes()))
+    about = "What the replica that is behind most has not replayed."
+    yield gauge("blindopt_replication_lag_bytes", about, lambda: max((n for n in behind_bytes() if n), default=0))
     yield gauge("blindopt_jobs", "Jobs by kind and state.", by_state, ("kind", "state"))
-    with context.database.read() as db:
-        written: dict[Labels, float] = {(state,): count for state, count in notices.states(db).items()}
     yield gauge("blindopt_notices", "Notices by state; failed ones were given up.", written, ("state",))
-    yield gauge("blindopt_log_sound", "1 if the audit log verifies, else 0.", context.audit_trail.is_sound)
+    yield gauge("blindopt_log_sound", "1 if the audit log verifies, else 0.", lambda: trail.is_sound)
     about = "How much older the checkpoint outside the database is than the log's last record."
-    yield gauge("blindopt_log_checkpoint_age_seconds", about, context.audit_trail.checkpoint_age())
-    yield gauge("blindopt_database_bytes", "Size of the database.", context.database.size_bytes())
-    disk = shutil.disk_usage(data_dir)
-    yield gauge("blindopt_disk_bytes", "Size of the disk with the data folder.", disk.total)
-    yield gauge("blindopt_disk_free_bytes", "Free bytes on the disk with the data folder.", disk.free)
+    yield gauge("blindopt_log_checkpoint_age_seconds", about, trail.checkpoint_age)
+    yield gauge("blindopt_database_bytes", "Size of the database.", database.size_bytes)
+    about = "Size of the disk with the data folder."
+    yield gauge("blindopt_disk_bytes", about, lambda: shutil.disk_usage(data_dir).total)
+    about = "Free bytes on the disk with the data folder."
+    yield gauge("blindopt_disk_free_bytes", about, lambda: shutil.disk_usage(data_dir).free)
 
 
 def of_commits(context: ServiceContext) -> "Metric":
@@ -90,10 +108,10 @@ def of_commits(context: ServiceContext) -> "Metric":
     return HistogramMetricFamily("blindopt_commit_seconds", about, buckets=buckets, sum_value=commits.total_s)
 
 
-def of_certificates(certificates: Certificates) -> "Metric":
-    ends: dict[Labels, float] = {
-        (setting,): round(seconds) for setting, seconds in certificates.remaining_seconds().items()
-    }
+def of_certificates(certificates: Certificates) -> Callable[[], "Metric"]:
+    def ends() -> dict[Labels, float]:
+        return {(setting,): round(seconds) for setting, seconds in certificates.remaining_seconds().items()}
+
     about = "Seconds until the certificate of a setting expires; negative once it has."
     return gauge("blindopt_certificate_expires_seconds", about, ends, ("setting",))
 
@@ -125,6 +143,9 @@ class Metrics:
             "blindopt_login_failed", "Logins that were refused: wrong, or throttled.", registry=self._registry
         )
         self._registry.register(self)
+        self._unread = prometheus.Counter(
+            "blindopt_figures_unread", "Figures that could not be read and were left out.", registry=self._registry
+        )
         self._prometheus = prometheus
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -142,8 +163,16 @@ class Metrics:
         """Return no metrics, so that no gauge is read when this collector is registered."""
         return []
 
-    def collect(self) -> Figures:
-        return self.gauges()
+    def collect(self) -> Iterable["Metric"]:
+        for figure in self.gauges():
+            try:
+                metric = figure()
+            except Exception as error:  # the others are there all the same, above all whether the service is ready
+                log.warning("a figure cannot be read: %s", type(error).__name__)
+                self._unread.inc()
+                continue
+            if metric is not None:
+                yield metric
 
     def exposition(self) -> "Response":
         """All metrics, in the text format of Prometheus."""

@@ -13,7 +13,7 @@ CHANGED = CSV.replace(b"2,1,1", b"0,0,3")
 
 
 def _share(file):
-    (gauge,) = file.in_process.curator.budget_shares.gauges()
+    (gauge,) = (figure() for figure in file.in_process.curator.budget_shares.gauges())
     assert gauge.name == "blindopt_budget_share_max"
     return gauge.samples[0].value
 
@@ -69,7 +69,8 @@ def test_a_changed_record_changes_no_gauge(tmp_path):
         assert file.ask(study, *range(6 if name == "c" else 5)).status_code == 201
         context = file.in_process.context
         of_curator = file.in_process.curator.budget_shares.gauges()
-        gauges = (*of_service(context, context.database.path.parent, dict, lambda: None), *of_curator)
+        figures = (*of_service(context, context.database.path.parent, dict, lambda: None), *of_curator)
+        gauges = [figure() for figure in figures]
         skipped = ("blindopt_disk_free_bytes", "blindopt_log_checkpoint_age_seconds")  # other programs, and clocks
         pages.append([gauge for gauge in gauges if gauge.name not in skipped])
         file.close()
