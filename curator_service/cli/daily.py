@@ -7,6 +7,7 @@ import typer
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from blindopt.formats.numbers import DecimalSigns, either, readings
 from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
 from curator_service.cli.program import PROGRAM, as_measurer, as_owner
@@ -252,10 +253,19 @@ def list_measurements(
     show(items, table(["measurement", "record", "shown", "question"], rows), as_json)
 
 
+def typed_number(text: str) -> float:
+    """A number as a page takes it too. Raises BadParameter for one that can be read in two ways."""
+    if signs := DecimalSigns([text]).unsure:
+        raise typer.BadParameter(either(signs[0]))
+    if not (numbers := readings(text)):
+        raise typer.BadParameter("write a number, such as 0.25 or 1e-5")
+    return numbers[0]
+
+
 @inbox_cli.command(context_settings={"ignore_unknown_options": True})  # so that -3 is a value
 def answer(
     measurement: MeasurementId,
-    value: Annotated[float, typer.Argument(help="What was measured.")],
+    value: Annotated[float, typer.Argument(parser=typed_number, metavar="NUMBER", help="What was measured.")],
     note: Note = None,
     url: Url = None,
     token_file: TokenFile = None,

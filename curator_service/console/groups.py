@@ -4,17 +4,18 @@ The form has one epsilon, for everything about a record. A share of it is for th
 rest for so many answers about one group.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation
-from math import ceil, log, prod
+from math import ceil, isfinite, log, prod
 from typing import Any
 
 from starlette.responses import Response
 
 from blindopt import wire
-from blindopt.formats.numbers import readings
+from blindopt.formats.numbers import DecimalSigns, either, number_of
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
-from service_kit.console.forms import Body
+from service_kit.console.forms import Body, filled_in
 
 pages = Pages()
 MECHANISM = "groups"
@@ -133,17 +134,21 @@ def suggested_count(epsilon: str, number: int, rows: int) -> int:
 
 
 def _centres(form: Form) -> list[list[float]]:
-    centres: list[list[float]] = []
-    for number, line in enumerate(form.get("release.cells.centres").splitlines(), start=1):
+    typed, centres = form.get("release.cells.centres").replace("\t", ";"), list[list[float]]()
+    signs = DecimalSigns(re.split("[;\n]", typed))
+    if (sign := signs.of_file(";")) is None:
+        form.wrong("release.cells.centres", either(signs.unsure[0]))
+        return []
+    for number, line in enumerate(typed.splitlines(), start=1):
         if not line.strip():
             continue
-        meanings = [readings(text.strip()) for text in line.replace("\t", ";").split(";")]
-        if not all(len(values) == 1 for values in meanings):
+        centre = [number_of(text, sign) for text in line.split(";")]
+        if not all(value is not None and isfinite(value) for value in centre):
             form.wrong(
                 "release.cells.centres", f"Line {number}: a number of each feature, with semicolons between them"
             )
             return []
-        centres.append([values[0] for values in meanings])
+        centres.append([value for value in centre if value is not None])
     return centres
 
 
@@ -180,7 +185,7 @@ def shown(spec: Mapping[str, Any], columns: Sequence[int]) -> Body:
         cells["parts"] = dict(zip(columns, cells["parts"], strict=True))
     else:
         order = sorted(range(len(columns)), key=columns.__getitem__)
-        lines = (";".join(format(centre[j], ".15g") for j in order) for centre in cells["centres"])
+        lines = (";".join(filled_in(float(centre[j])) for j in order) for centre in cells["centres"])
         cells["centres"] = "\n".join(lines)
     release = {"epsilon": spec["release"]["epsilon"], "cells": cells, "min_count": spec["release"]["min_count"]}
     return {"find": MECHANISM, "groups": groups, "release": release}

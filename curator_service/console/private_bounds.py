@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from math import isfinite
 
 from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.formats.numbers import readings
+from blindopt.formats.numbers import DecimalSigns, either, number_of
 from blindopt.formats.tables import SmallTable
 from curator_service.console.reading import every
 from service_kit.console import Api, ApiProblem, Form, Page, Pages
-from service_kit.console.forms import Body, sent, shown
+from service_kit.console.forms import Body, filled_in, sent
 
 pages = Pages()
 PrivateRanges = Mapping[str, tuple[str, str]]
@@ -63,7 +64,7 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
 
 async def latest(api: Api, dataset_id: str) -> PrivateRanges:
     columns = (column for bounds in await _stored_bounds(api, dataset_id) for column in bounds.columns)
-    return {column.column: (shown(column.lower), shown(column.upper)) for column in columns}
+    return {column.column: (filled_in(column.lower), filled_in(column.upper)) for column in columns}
 
 
 async def _stored_bounds(api: Api, dataset_id: str) -> list[wire.PrivateBounds]:
@@ -83,7 +84,7 @@ def encoded(dataset: wire.DatasetView) -> dict[str, tuple[str, str, str]]:
         elif choice.kind == "codes" and choice.values:
             ends = [1.0, float(len(choice.values)), *([choice.fill] if choice.fill is not None else [])]
             if min(ends) < max(ends):
-                made[choice.column] = (shown(min(ends)), shown(max(ends)), shown(max(ends) - min(ends)))
+                made[choice.column] = (filled_in(min(ends)), filled_in(max(ends)), filled_in(max(ends) - min(ends)))
     return made
 
 
@@ -93,23 +94,29 @@ def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None) -> None:
     content = form.get(field).encode() if file is None else file
     index = {column.name: i for i, column in enumerate(dataset.columns)}
     lines: list[tuple[int, list[str]]] = []
+    sign: wire.DecimalSign = "."
     try:
-        lines = [(line, cells) for line, cells in SmallTable(content) if any(cells)]
+        table = SmallTable(content)
+        lines = [(line, cells) for line, cells in table if any(cells)]
+        signs = DecimalSigns(cell.strip() for _, cells in lines for cell in cells[1:])
+        if (decimal := signs.of_file(table.separator)) is None:
+            form.wrong(field, either(signs.unsure[0]))
+            return
+        sign = decimal
     except Invalid:
         form.wrong(field, "Write name, smallest, largest on each line")
     for line, (name, *cells) in lines:
-        meant = [readings(cell.strip()) for cell in cells if cell.strip()]
+        numbers = [number_of(cell, sign) for cell in cells if cell.strip()]
         i = index.get(name.strip())
-        if line == 1 and i is None and not any(meant):
+        if line == 1 and i is None and all(number is None for number in numbers):
             continue  # a header
         if i is None:
             near = get_close_matches(name.strip(), index, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else " in this dataset"
             form.wrong(field, f'Line {line}: no column "{name.strip()}"{hint}')
-        elif len(meant) not in (2, 3) or any(len(values) != 1 for values in meant):
+        elif len(numbers) not in (2, 3) or not all(number is not None and isfinite(number) for number in numbers):
             form.wrong(field, f"Line {line}: write a name and two numbers, or three with the hidden change")
         else:
-            numbers = (values[0] for values in meant)
             feature = dict(zip(("lower", "upper", "hidden_change"), numbers, strict=False))
             form.fill({"features": {i: {"column": name.strip()} | feature}})
     if form.ok:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.formats.numbers import LARGEST_INTEGER, has_decimal_comma
+from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSigns
 from blindopt.formats.tables import SEPARATORS, Malformed, Part, TextTable
 from blindopt.wire import DecimalSign, Encoding, ReadingChoice, Separator
 from curator_service.datasets.columns import names_of
@@ -26,6 +26,7 @@ _BLOCK_ROWS, _BLOCK_CHARACTERS = 10_000, 1 << 20
 _BLANK_MAX = 10_000
 """So many blank lines at the end of a file are no rows."""
 _OF_NUMBERS = b"0123456789+-.eE,;\t| \n"
+_COMMA_IN_QUOTES = re.compile(r'"[^",\n]*[0-9],[0-9]')
 _MAY_BE_TINY = re.compile(r"[eE]|[0-9.]{300}")
 
 
@@ -168,14 +169,21 @@ class CsvSource:
         """What separates the cells, where it is no comma: somebody may not have meant it to."""
         return {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs", "|": ", cut at bars"}[self.separator]
 
-    def decimal(self, requested: Sequence[str]) -> DecimalSign:
-        """The decimal sign of these columns: a comma where the separator is none and a number surely has one."""
-        if self.separator != ",":
-            for block in self.blocks(requested, Findings()):
-                texts = (column for column in block.columns if isinstance(column, list))
-                if any("," in cell and has_decimal_comma(cell) for column in texts for cell in column):
-                    return ","
-        return "."
+    def decimal_signs(self, requested: Sequence[str]) -> DecimalSigns:
+        """What the cells of these columns say about the decimal sign, and if none is sure, what those of others say.
+
+        They are read up to the first sure cells. Cells that are cut at commas have a comma in quotes alone.
+        """
+        of_requested, of_others = DecimalSigns(), DecimalSigns()
+        if self.separator == "," and not any(map(_COMMA_IN_QUOTES.search, (part.text for part in self.table.parts()))):
+            return of_requested
+        for block in self.blocks(self.names, Findings()):
+            for name, column in zip(self.names, block.columns, strict=True):
+                if isinstance(column, list):
+                    (of_requested if name in requested else of_others).add(column)
+            if of_requested.is_sure:
+                break
+        return of_others if of_requested.unsure and not of_requested.is_sure and of_others.is_sure else of_requested
 
     # --- parts --------------------------------------------------------------------------------------------
 

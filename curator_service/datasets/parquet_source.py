@@ -114,9 +114,6 @@ class ParquetSource:
         with _arrow_faults():
             return self.schema.field(self._own[name]).type
 
-    def decimal(self, requested: Sequence[str]) -> None:
-        """Numbers in Parquet have no decimal sign."""
-
     def is_text(self, name: str) -> bool:
         """Whether a column has texts, dates or flags, which are written in one way."""
         from pyarrow import types

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.formats import numbers as rules
-from blindopt.wire import ColumnChoice, DecimalSign, FileReading, ReadingChoice
+from blindopt.wire import CellReading, ColumnChoice, DecimalSign, FileReading, ReadingChoice
 from curator_service.datasets.columns import DETECTED, choose
 from curator_service.datasets.csv_source import CsvSource, csv_source
 from curator_service.datasets.findings import Findings, Limits, refuse
@@ -94,7 +94,7 @@ def read_table(
         numbers = [choice.column for choice in selection.choices if choice.kind == "number"]
         reading = FileReading(
             separator=source.separator,
-            decimal=None if parquet else choice.decimal or source.decimal(numbers),
+            decimal=_decimal_of(source, choice, numbers),
             encoding=source.encoding,
             missing_values=choice.missing_values,
             columns=selection.choices,
@@ -102,6 +102,26 @@ def read_table(
         table = Table(selection.stored, selection.dropped, reading, source)
         table.blocks = _blocks(source, selection.choices, table, persons)
         yield table
+
+
+def decimal_sign(
+    source: Source, choice: ReadingChoice, numbers: Sequence[str]
+) -> tuple[DecimalSign | None, list[CellReading]]:
+    """The decimal sign of a file, None for Parquet; and if it has to be asked for, the first cells of ``numbers``."""
+    if choice.decimal is not None or not isinstance(source, CsvSource):
+        return (choice.decimal if isinstance(source, CsvSource) else None), []
+    signs = source.decimal_signs(numbers)
+    if (sign := signs.of_file(source.separator)) is not None:
+        return sign, []
+    return ("." if source.separator == "," else ","), signs.unsure
+
+
+def _decimal_of(source: Source, choice: ReadingChoice, numbers: Sequence[str]) -> DecimalSign | None:
+    sign, unsure = decimal_sign(source, choice, numbers)
+    if unsure:
+        readings = [reading.model_dump() for reading in unsure]
+        raise refuse(rules.WHICH_SIGN, field="decimal", readings=readings)
+    return sign
 
 
 def markers_in(reading: FileReading | ReadingChoice, column: ColumnChoice | None) -> frozenset[str]:
@@ -218,7 +238,7 @@ class Encoded:
 def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Encoded:
     """Encode a block of a column (m cells). Missing cells are refused, left out with their rows, or filled."""
     values, missing, faults = _parsed(choice, column, decimal)
-    rounded = _rounded(column, values) if choice.kind == "number" else 0
+    rounded = _rounded(column, values, decimal) if choice.kind == "number" else 0
     none = np.zeros(len(values), dtype=bool)
     if not missing.any():
         return Encoded(values, none, faults, rounded)
@@ -233,8 +253,8 @@ def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Enc
             return Encoded(values, none, [*faults, *((int(i), said) for i in np.flatnonzero(missing))], rounded)
 
 
-def _rounded(column: RawColumn, values: Matrix) -> int:
-    return column.rounded if isinstance(column, Numbers) else rules.rounded(column, values[:, 0])
+def _rounded(column: RawColumn, values: Matrix, decimal: DecimalSign) -> int:
+    return column.rounded if isinstance(column, Numbers) else rules.rounded(column, values[:, 0], decimal)
 
 
 def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tuple[Matrix, NDArray[np.bool_], Faults]:

@@ -11,6 +11,7 @@ import numpy as np
 from blindopt.formats import numbers as rules
 from blindopt.wire import (
     CATEGORIES_MAX,
+    CellReading,
     Contents,
     DateFormat,
     DecimalSign,
@@ -21,7 +22,7 @@ from blindopt.wire import (
 )
 from curator_service.datasets.columns import DETECTED
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.reading import markers_in, missing_numbers, open_source
+from curator_service.datasets.reading import decimal_sign, markers_in, missing_numbers, open_source
 from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
@@ -45,6 +46,7 @@ class Surveyed:
     separator: Separator | None
     encoding: Encoding | None
     decimal: DecimalSign | None
+    unsure: list[CellReading]
     columns: list[SurveyedColumn]
 
 
@@ -88,7 +90,7 @@ class _Column:
                 self.texts = None
         if self.markers.isdisjoint(map(str.strip, cells)) and (values := rules.all_numbers(cells, decimal)) is not None:
             self._bound(values)
-            self.rounded += rules.rounded(cells, values)
+            self.rounded += rules.rounded(cells, values, decimal)
             self.date_formats = []
             return
         for index, cell in enumerate(cells):
@@ -98,7 +100,7 @@ class _Column:
             if rules.fault_of(cell, decimal) is None:
                 value = np.array([rules.number_of(cell, decimal)])
                 self._bound(value)
-                self.rounded += rules.rounded([cell], value)
+                self.rounded += rules.rounded([cell], value, decimal)
             else:
                 self.wrong += 1
                 if len(self.odd) <= _ODD_MAX:
@@ -162,7 +164,7 @@ def survey(
     """What a CSV or Parquet file holds. Raises DatasetInvalid for a file that is broken, or has ragged rows."""
     with open_source(file, limits, choice, parquet=parquet) as source:
         names, findings = source.names, Findings()
-        decimal = None if parquet else choice.decimal or source.decimal(names)
+        decimal, unsure = decimal_sign(source, choice, names)
         usable = [source.kind(name) is None or source.is_text(name) for name in names]
         markers = {each.column: each for each in choice.columns or [] if not isinstance(each, str)}
         columns, rows = [_Column(markers_in(choice, markers.get(name))) for name in names], 0
@@ -179,4 +181,4 @@ def survey(
             seen.view(name, rows, unnamed=name in source.unnamed, usable=can_be_used)
             for name, seen, can_be_used in zip(names, columns, usable, strict=True)
         ]
-        return Surveyed(rows, source.separator, source.encoding, decimal, views)
+        return Surveyed(rows, source.separator, source.encoding, decimal, unsure, views)

@@ -14,7 +14,16 @@ from blindopt.arrays import Matrix
 from blindopt.errors import DatasetInvalid
 from blindopt.formats import npy_files
 from blindopt.formats.tables import words_beyond_utf8
-from blindopt.wire import Column, DecimalSign, Encoding, FileReading, ReadingChoice, Separator, SurveyedColumn
+from blindopt.wire import (
+    CellReading,
+    Column,
+    DecimalSign,
+    Encoding,
+    FileReading,
+    ReadingChoice,
+    Separator,
+    SurveyedColumn,
+)
 from curator_service.datasets.findings import Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
 from curator_service.datasets.persons import PersonColumn
@@ -53,6 +62,7 @@ class Reply(runner.Reply):
     separator: Separator | None = None
     encoding: Encoding | None = None
     decimal: DecimalSign | None = None
+    unsure: list[CellReading] = []
     surveyed: list[SurveyedColumn] | None = None
     samples: list[str] = []
     copies: int | None = None
@@ -73,7 +83,7 @@ def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
             return _written(job, file, sender)
         seen, samples = _surveyed(job, file, sender)
         signs = {"separator": seen.separator, "encoding": seen.encoding, "decimal": seen.decimal}
-        return Reply(rows=seen.rows, surveyed=seen.columns, samples=samples, **signs)
+        return Reply(rows=seen.rows, surveyed=seen.columns, samples=samples, unsure=seen.unsure, **signs)
     except DatasetInvalid as error:
         return _refused(error)
     except MemoryError:

@@ -113,7 +113,10 @@ async def import_inbox(
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
     commas: Annotated[
         Commas,
-        Query(description="What a comma before three digits means in a number: 1,034; ask: the line is refused."),
+        Query(
+            description="Whether the decimal sign is a comma, or commas group thousands; ask: the sheet's numbers say "
+            "it, or it is refused with both readings."
+        ),
     ] = "ask",
     corrections: Annotated[
         Corrections,
@@ -122,7 +125,7 @@ async def import_inbox(
 ) -> Response:
     """Import a filled-in spreadsheet: all of it, or nothing if a line is wrong. `errors` has line and column.
 
-    Cells may be separated by commas, semicolons or tabs; with semicolons or tabs, numbers may have a decimal comma.
+    Cells may be separated by commas, semicolons, tabs or bars, and numbers have one decimal sign.
     Only measurement_id, value, decline_reason and note are read; a line with neither value nor reason is left open.
     A line with what is stored already changes nothing (nor does its note), so that a file can be imported again when
     more of it is filled in. A dry run lists lines with another value or reason, and epsilon that correcting them would

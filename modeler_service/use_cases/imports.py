@@ -1,12 +1,14 @@
 """Past measurements that a run begins with, read from JSON or CSV and checked line by line."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from blindopt import wire
 from blindopt.errors import Invalid, NotFound
-from blindopt.formats.numbers import decimal
+from blindopt.formats.numbers import DecimalSigns, either, number_of
 from blindopt.formats.tables import SmallTable
 from blindopt.wire.base import parsed
 from modeler_service import store
@@ -32,16 +34,19 @@ def of_json(body: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """Read a CSV file with the header ``row``, ``y``, and ``noise_variance`` where it is known. Raises Invalid."""
-    numbered_rows = iter(SmallTable(body, (",",)))
-    _, header = next(numbered_rows, (1, []))
+    table = SmallTable(body)
+    _, header = next(iter(table), (1, []))
     if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
         raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
+    signs = DecimalSigns(cell for _, cells in table for cell in cells)
+    if (sign := signs.of_file(table.separator)) is None:
+        raise Invalid(either(signs.unsure[0]))
     observations: list[tuple[int, wire.Observation]] = []
     faults: list[wire.ImportFault] = []
-    for line, cells in numbered_rows:
+    for line, cells in islice(table, 1, None):
         if not cells:  # an empty line
             continue
-        parsed = _line(line, header, cells)
+        parsed = _line(line, header, cells, sign)
         if isinstance(parsed, wire.Observation):
             observations.append((line, parsed))
         elif len(faults) < FAULTS_MAX:
@@ -54,7 +59,9 @@ def of_csv(body: bytes) -> Import:
 _NO_NUMBER = "must be a finite decimal number: leave out a line without one, such as a declined candidate"
 
 
-def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation | list[wire.ImportFault]:
+def _line(
+    number: int, header: list[str], cells: list[str], sign: wire.DecimalSign
+) -> wire.Observation | list[wire.ImportFault]:
     if len(cells) != len(header):
         message = f"has {len(cells)} cells, the header {len(header)}"
         return [wire.ImportFault(line=number, field="line", message=message)]
@@ -64,8 +71,8 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
         cell = raw_cell.strip()
         if name == "noise_variance" and not cell:
             continue
-        value = _row(cell) if name == "row" else decimal(cell)
-        if value is not None:
+        value = _row(cell) if name == "row" else number_of(cell, sign)
+        if value is not None and math.isfinite(value):
             values[name] = value
         else:
             message = "must be a whole number from 0" if name == "row" else _NO_NUMBER

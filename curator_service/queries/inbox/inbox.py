@@ -380,7 +380,7 @@ class Inbox:
                 answered, charged = answered + (state.open == 0), charged + units(state.charged or "0")
             view = sorted_lines.view(answered, charged=text(charged) if charged else None, dry_run=False)
             counts = {"answered": view.answered, "declined": view.declined, "corrected": view.corrected}
-            return Effect(view, "inbox.imported", counts)
+            return Effect(view, "inbox.imported", counts | {"decimal": view.decimal})
 
         return self._once(request, effect, queries)
 
@@ -389,7 +389,7 @@ class Inbox:
         rows = inbox_store.views(
             db, inbox_store.measurements.c.id.in_([entry.measurement_id for _, entry in sheet.entries])
         )
-        stored, result = {row.measurement.id: row for row in rows}, _SortedLines(sheet.blank)
+        stored, result = {row.measurement.id: row for row in rows}, _SortedLines(sheet)
         for line, entry in sheet.entries:
             if (row := stored.get(entry.measurement_id)) is None:
                 sheet.blame(line, "measurement_id", "there is no such measurement")
@@ -431,10 +431,10 @@ def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[
 class _SortedLines:
     """The lines of a file: entries to make, by query and act, and how many lines change nothing.
 
-    ``blank``: lines without a value or a reason. ``unchanged``: lines with what is stored.
+    ``unchanged``: lines with what is stored.
     """
 
-    blank: int
+    sheet: spreadsheet.Sheet
     unchanged: int = 0
     by_query: dict[str, dict[Act, list[NewEntry]]] = field(default_factory=dict)
     corrections: list[wire.ImportCorrection] = field(default_factory=list)
@@ -477,8 +477,10 @@ class _SortedLines:
             corrected=len(self.corrections),
             corrections=self.corrections if dry_run else [],
             charged=charged,
-            blank=self.blank,
+            blank=self.sheet.blank,
             queries=queries,
+            decimal=self.sheet.decimal,
+            first=self.sheet.first if dry_run else [],
         )
 
 

@@ -5,11 +5,13 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from math import isfinite
 from typing import Literal, get_args
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from blindopt.formats.numbers import decimal, readings
+from blindopt.formats.numbers import WHICH_SIGN, DecimalSigns, number_of
 from blindopt.formats.safe_csv import plain
 from blindopt.formats.tables import SmallTable
 from curator_service.queries.measurement_entries import NewEntry
@@ -21,8 +23,9 @@ SHOWN = "shown: "
 FAULTS_MAX = 1_000
 CELL_MAX = 2_000
 Commas = Literal["ask", "decimal", "thousands"]
-_NO_NUMBER = "must be a finite decimal number with a point; a decimal comma needs semicolons or tabs between cells"
-_UNCLEAR = "has a comma before three digits, which can be read in two ways: say what commas mean in this file"
+_SIGNS: dict[Commas, wire.DecimalSign | None] = {"ask": None, "decimal": ",", "thousands": "."}
+_NO_NUMBER = "must be a finite number, with the decimal sign of the other numbers"
+_FIRST_VALUES = 5
 _ID = re.compile(r"msr_[0-9a-f]{16}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _REASONS = get_args(wire.DeclineReason)
@@ -36,8 +39,9 @@ class Sheet:
     entries: list[tuple[int, NewEntry]] = field(default_factory=list)
     blank: int = 0
     faults: list[dict[str, object]] = field(default_factory=list)
-    commas: Commas | None = None
-    """What commas in numbers mean; None: they separate cells."""
+    decimal: wire.DecimalSign = "."
+    first: list[wire.ReadValue] = field(default_factory=list)
+    """The first five values, as they are written and as they were read."""
 
     def blame(self, line: int, column: str | None, message: str) -> None:
         """Add a fault. Its message never quotes the file."""
@@ -60,18 +64,23 @@ def export(items: Sequence[wire.InboxItem]) -> bytes:
 
 
 def read(body: bytes, commas: Commas = "ask") -> Sheet:
-    """Read a filled-in file, separated by commas, semicolons or tabs. Raises Invalid for any other file.
+    """Read a filled-in file, separated by commas, semicolons, tabs or bars. Raises Invalid for any other file.
 
-    A decimal comma is read where semicolons or tabs separate cells. ``commas``: what a comma before three digits means;
-    "ask": it is a fault that asks.
+    ``commas``: whether the decimal sign of the file is a comma, or commas group thousands; "ask": its sure cells say
+    it, and if there are none, Invalid asks.
     """
-    cells_by_line = SmallTable(body)
-    sheet, following = Sheet(commas=None if cells_by_line.separator == "," else commas), iter(cells_by_line)
-    header = [cell.strip() for cell in next(following, (1, []))[1]]
+    table = SmallTable(body)
+    header = [cell.strip() for cell in next(iter(table), (1, []))[1]]
     if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
         raise Invalid.of([{"line": 1, "message": _FORM}])
-    seen: set[str] = set()
-    for line, cells in following:
+    sheet, seen = Sheet(), set[str]()
+    position = header.index("value")
+    signs = DecimalSigns(cells[position] for _, cells in table if len(cells) == len(header))
+    if (sign := _SIGNS[commas] or signs.of_file(table.separator)) is None:
+        readings = [reading.model_dump() for reading in signs.unsure]
+        raise Invalid.of([{"column": "value", "message": WHICH_SIGN, "readings": readings}])
+    sheet.decimal = sign
+    for line, cells in islice(table, 1, None):
         if any(cells):  # else an empty line
             _line(sheet, line, header, cells, seen)
         if len(sheet.entries) > wire.MEASUREMENTS_MAX:
@@ -85,7 +94,7 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         return
     by_column = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     measurement_id, number = by_column["measurement_id"], by_column["value"]
-    meanings = _meanings(number, sheet.commas)
+    value = number_of(number, sheet.decimal)
     reason, note = by_column.get("decline_reason", ""), by_column.get("note", "")
     if not number and not reason:
         sheet.blank += 1
@@ -98,24 +107,17 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         sheet.blame(line, "measurement_id", "is there twice")
     elif number and reason:
         sheet.blame(line, "decline_reason", "give a value or a reason, not both")
-    elif number and len(meanings) != 1:
-        sheet.blame(line, "value", _UNCLEAR if meanings else _NO_NUMBER)
+    elif number and (value is None or not isfinite(value)):
+        sheet.blame(line, "value", _NO_NUMBER)
     elif reason and reason not in _REASONS:
         sheet.blame(line, "decline_reason", f"must be one of {', '.join(_REASONS)}")
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        entry = NewEntry(measurement_id, meanings[0] if number else None, _reason(reason), note or None)
-        sheet.entries.append((line, entry))
+        sheet.entries.append((line, NewEntry(measurement_id, value, _reason(reason), note or None)))
+        if value is not None and len(sheet.first) < _FIRST_VALUES:
+            sheet.first.append(wire.ReadValue(line=line, cell=number, value=value))
     seen.add(measurement_id)
-
-
-def _meanings(cell: str, commas: Commas | None) -> tuple[float, ...]:
-    if commas is None:
-        number = decimal(cell)
-        return () if number is None else (number,)
-    meanings = readings(cell)
-    return meanings if len(meanings) < 2 or commas == "ask" else (meanings[commas == "thousands"],)
 
 
 def _reason(cell: str) -> wire.DeclineReason | None:

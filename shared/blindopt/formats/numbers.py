@@ -1,26 +1,36 @@
 """Numbers, gaps and days as people and their programs write them: the rules for one cell, of every reader.
 
-Nothing here depends on other cells, rows or places. What people type into a page or a sheet is read by ``readings``;
-a column of a file has one decimal sign, a ``DecimalSign``, which its reader finds.
+A file has one decimal sign, which ``DecimalSigns`` finds from the cells that can be read in one way only. One text
+alone, as a person types it into a field, has its ``readings``.
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 
 import numpy as np
 
 from blindopt.arrays import Vector
-from blindopt.wire import DecimalSign
+from blindopt.wire import CellReading, DecimalSign
 
 LENGTH_MAX = 100
-"""Longer numbers are refused without parsing: no measurement has so many digits."""
-# Unambiguous: a pattern that matches one text in two ways takes quadratic time to refuse a long one.
-_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]{1,3})?")
-_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?")
-_GROUPED_BY_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+")
+"""Longer texts are no numbers with groups of digits: no measurement has so many digits."""
+_FIRST_CELLS = 5
+_OTHER: dict[DecimalSign, DecimalSign] = {".": ",", ",": "."}
+# Unambiguous: a pattern that matches one text in two ways takes quadratic time to refuse a long one. Groups have three
+# digits, with one mark throughout; in India only the last one has.
+_GROUPED = {
+    sign: re.compile(
+        rf"(?P<whole>[+-]?(?:[1-9][0-9]{{0,2}}(?P<mark>[{_OTHER[sign]} '\u2019\u00a0\u2009\u202f])[0-9]{{3}}"
+        rf"(?:(?P=mark)[0-9]{{3}})*{'|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}' if sign == '.' else ''}))"
+        rf"(?:[{sign}](?P<decimals>[0-9]*))?"
+    )
+    for sign in _OTHER
+}
+_MARKS = re.compile("[., '\u2019\u00a0\u2009\u202f]")
 LARGEST_INTEGER = 2.0**53
 """Beyond it not every integer is a double."""
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
@@ -29,10 +39,11 @@ NOT_A_NUMBER = "not a number: correct it, leave the column out, or encode it"
 NOT_FINITE = "not finite (infinity)"
 WITH_A_POINT = "not a number: it has a point, and other numbers of this file have a decimal comma"
 WITH_A_COMMA = "not a number: it has a comma. Write numbers with a point, or say that the decimal sign is a comma"
+WHICH_SIGN = (
+    "which sign is decimal, a point or a comma? Each number with one has three digits after it, so that it may group "
+    "thousands. Say which sign is decimal"
+)
 MISSING_VALUE = "missing value: fill it, or leave the row or the column out"
-_WITH_COMMA = re.compile(r"[+-]?([0-9]+,[0-9]*|,[0-9]+)([eE][+-]?[0-9]+)?")
-_INTEGER = re.compile(r"\s*([+-]?)0*([0-9]+)\s*")
-_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 _WITH_NUMBERS = {
     "d.m.y": re.compile(r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})", re.ASCII),
@@ -42,36 +53,107 @@ _WITH_NUMBERS = {
 _SECONDS_OF_DAY = 86_400.0
 
 
-def decimal(text: str) -> float | None:
-    """Parse a number with a decimal point; None for any other text, "nan" and "inf" included.
+def number_of(cell: str, sign: DecimalSign = ".") -> float | None:
+    """A cell as a number, which may be infinite; None for any other text, and for "nan".
 
-    >>> decimal("-0.5"), decimal("7."), decimal("1e-3"), decimal("1_000"), decimal("nan")
-    (-0.5, 7.0, 0.001, None, None)
+    The other sign may group thousands, as a blank or an apostrophe may.
+
+    >>> number_of("1.5"), number_of("1,5", ","), number_of("1.5", ","), number_of("1_000"), number_of("1'234.5")
+    (1.5, 1.5, None, None, 1234.5)
     """
-    if len(text) > LENGTH_MAX or not _DECIMAL.fullmatch(text):
-        return None
-    return float(text)
+    written = cell.replace(",", ".", 1) if sign == "," else cell
+    # Python accepts 1_000 and other scripts' digits as numbers.
+    if not cell.isascii() or "_" in cell or (sign == "," and "." in cell):
+        written = _plain(cell, sign)
+    try:
+        value = float(written)
+    except ValueError:
+        try:
+            value = float(_plain(cell, sign))
+        except ValueError:
+            return None
+    return None if math.isnan(value) else value
+
+
+def _plain(cell: str, sign: DecimalSign) -> str:
+    """A number as Python writes it, of one that has groups of digits or a minus of its own; no number for others."""
+    cell = cell.strip()
+    if len(cell) > LENGTH_MAX:
+        return ""
+    if cell.startswith("\u2212"):  # a minus, as some spreadsheets write it
+        number = number_of("-" + cell[1:], sign)
+        return "" if number is None or cell[1:2] in ("+", "-", "\u2212") else repr(number)
+    if (matched := _GROUPED[sign].fullmatch(cell)) is None:
+        return ""
+    return f"{_MARKS.sub('', matched['whole'])}.{matched['decimals'] or ''}"
 
 
 def readings(text: str) -> tuple[float, ...]:
-    """The finite numbers that a text may mean: none, one, or two where a comma before three digits can mean both.
+    """The finite numbers that a text may mean: none, one, or two where its sign may be decimal or group thousands.
 
-    A point is always a decimal point. A comma is a decimal comma or groups thousands.
-
-    >>> readings("1.034"), readings("44,25"), readings("1,034"), readings("1,034.5"), readings("1.034,5"), readings("x")
-    ((1.034,), (44.25,), (1.034, 1034.0), (1034.5,), (1034.5,), ())
+    >>> readings("1.5"), readings("44,25"), readings("1,034"), readings("2.500"), readings("1.034,5"), readings("x")
+    ((1.5,), (44.25,), (1.034, 1034.0), (2.5, 2500.0), (1034.5,), ())
     """
-    if len(text) > LENGTH_MAX:
-        return ()
-    written = [text] if "," not in text else []
-    if _DECIMAL_COMMA.fullmatch(text):
-        written.append(text.replace(",", "."))
-    if _GROUPED.fullmatch(text):
-        written.append(text.replace(",", ""))
-    if _GROUPED_BY_POINTS.fullmatch(text):
-        written.append(text.replace(".", "").replace(",", "."))
-    numbers = [decimal(candidate) for candidate in written if "," not in candidate]
-    return tuple(number for number in numbers if number is not None and math.isfinite(number))
+    numbers = {number_of(text, sign) for sign in _OTHER}
+    return tuple(sorted((number for number in numbers if number is not None and math.isfinite(number)), key=abs))
+
+
+def either(reading: CellReading) -> str:
+    """The fault of a text alone that has two readings.
+
+    >>> either(CellReading(cell="2.500", point=2.5, comma=2500.0))
+    '2.500 is 2.5 or 2500: write it so that it can be read in one way'
+    """
+    numbers = " or ".join(f"{value:.15g}" for value in sorted((reading.point, reading.comma), key=abs))
+    return f"{reading.cell} is {numbers}: write it so that it can be read in one way"
+
+
+class DecimalSigns:
+    """Finds the decimal sign of a file from its sure cells: those that have one reading.
+
+    >>> signs = DecimalSigns(["2.500", "875"])
+    >>> signs.of_file(";"), signs.unsure
+    (None, [CellReading(cell='2.500', point=2.5, comma=2500.0)])
+    >>> signs.add(["1,5"])
+    >>> signs.of_file(";")
+    ','
+    """
+
+    def __init__(self, cells: Iterable[str] = ()) -> None:
+        self._sure: Counter[DecimalSign] = Counter()
+        self.unsure: list[CellReading] = []
+        """The first five different cells that have two readings."""
+        self._has_comma = False
+        self.add(cells)
+
+    def add(self, cells: Iterable[str]) -> None:
+        """Look at cells; those that are no numbers, and whole numbers, say nothing."""
+        for cell in cells:
+            if "." in cell or "," in cell:
+                point, comma = number_of(cell, "."), number_of(cell, ",")
+                if point is not None and comma is not None:
+                    self._has_comma |= "," in cell
+                    reading = CellReading(cell=cell.strip(), point=point, comma=comma)
+                    if len(self.unsure) < _FIRST_CELLS and reading not in self.unsure:
+                        self.unsure.append(reading)
+                elif point is not None or comma is not None:
+                    self._sure["." if comma is None else ","] += 1
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a cell has one reading."""
+        return bool(self._sure)
+
+    def of_file(self, separator: str | None) -> DecimalSign | None:
+        """The sign that most sure cells have; None if the sign has to be asked for.
+
+        Without a sure cell it is a point, unless cells have two readings: then a file with commas between its cells
+        has points, if it has no other sign.
+        """
+        if self._sure:
+            return "," if self._sure[","] >= self._sure["."] else "."
+        is_asked = self.unsure and (separator != "," or self._has_comma)
+        return None if is_asked else "."
 
 
 def grouped(value: float) -> str:
@@ -94,46 +176,15 @@ def is_missing(cell: str) -> bool:
     return cell.strip().casefold() in MISSING
 
 
-def number_of(cell: str, sign: DecimalSign = ".") -> float | None:
-    """A cell as a number, which may be infinite; None for any other text, and for "nan".
-
-    >>> number_of("1.5"), number_of("1,5", ","), number_of("1.5", ","), number_of("1_000")
-    (1.5, 1.5, None, None)
-    """
-    if not cell.isascii() or "_" in cell:  # Python accepts 1_000 and other scripts' digits as numbers
-        return None
-    if sign == ",":
-        if "." in cell:
-            return None
-        cell = cell.replace(",", ".", 1)
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return None if np.isnan(value) else value
-
-
-def has_decimal_comma(cell: str) -> bool:
-    """Whether a cell is surely a number with a decimal comma: three digits after a comma may be thousands.
-
-    >>> has_decimal_comma("-1,5"), has_decimal_comma("1,234"), has_decimal_comma("0,234"), has_decimal_comma("15")
-    (True, False, True, False)
-    """
-    cell = cell.strip()
-    return _WITH_COMMA.fullmatch(cell) is not None and _THOUSANDS.fullmatch(cell) is None
-
-
 def fault_of(cell: str, sign: DecimalSign = ".") -> str | None:
     """Why a cell that is not missing is no finite number; None if it is one."""
     if (value := number_of(cell, sign)) is not None:
         return None if np.isfinite(value) else NOT_FINITE
     if cell.strip().casefold() in ("-nan", "+nan"):
         return "not finite (NaN)"
-    if sign == "," and number_of(cell) is not None:
-        return WITH_A_POINT
-    if sign == "." and _WITH_COMMA.fullmatch(cell.strip()):
-        return WITH_A_COMMA
-    return NOT_A_NUMBER
+    if number_of(cell, _OTHER[sign]) is None:
+        return NOT_A_NUMBER
+    return WITH_A_COMMA if sign == "." else WITH_A_POINT
 
 
 def all_numbers(cells: Sequence[str], sign: DecimalSign = ".") -> Vector | None:
@@ -152,21 +203,22 @@ def all_numbers(cells: Sequence[str], sign: DecimalSign = ".") -> Vector | None:
     return values if np.isfinite(values).all() else None
 
 
-def rounded(cells: Sequence[str], values: Vector) -> int:
-    """How many cells are no longer what was written: integers beyond 2^53, and numbers so small that 0 is stored.
+def rounded(cells: Sequence[str], values: Vector, sign: DecimalSign = ".") -> int:
+    """How many cells are no longer what was written: digits beyond 2^53, and numbers so small that 0 is stored.
 
     >>> rounded(["9007199254740993", "9007199254740992", "1e-400", "0"], np.array([2.0**53, 2.0**53, 0, 0]))
     2
     """
     suspects = np.flatnonzero((np.abs(values) > LARGEST_INTEGER / 2) | (values == 0.0))
-    return sum(_is_rounded(cells[i], float(values[i])) for i in suspects.tolist() if cells[i] != "0")
+    return sum(_is_rounded(cells[i], float(values[i]), sign) for i in suspects.tolist() if cells[i] != "0")
 
 
-def _is_rounded(cell: str, value: float) -> bool:
+def _is_rounded(cell: str, value: float, sign: DecimalSign) -> bool:
     if value == 0.0:
         return any(digit in cell.lower().partition("e")[0] for digit in "123456789")
-    matched = _INTEGER.fullmatch(cell)
-    return matched is not None and int(matched[1] + matched[2]) != int(value)
+    whole, _, decimals = cell.partition(sign)
+    digits = f"{_MARKS.sub('', whole)}.{decimals.strip()}".replace("\u2212", "-")
+    return re.fullmatch(r"[+-]?[0-9]+\.[0-9]*", digits) is not None and Decimal(digits) != Decimal(value)
 
 
 def days_of(text_format: str, since: date) -> Callable[[str], float | None]:

@@ -2,7 +2,7 @@
 
 import re
 
-from blindopt.formats.numbers import decimal
+from blindopt.formats.numbers import number_of
 
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """Control, invisible and bidirectional characters."""
@@ -32,4 +32,4 @@ def harmless(cell: object) -> object:
         return ""
     if isinstance(cell, bool):
         return "true" if cell else "false"
-    return plain(cell) if isinstance(cell, str) and decimal(cell) is None else cell
+    return plain(cell) if isinstance(cell, str) and number_of(cell) is None else cell

@@ -207,8 +207,16 @@ class Deleted(Reply):
     deleted_at: datetime = Field(description="When it was deleted.")
 
 
+class CellReading(Reply):
+    """A cell that may be read as two numbers."""
+
+    cell: str = Field(description="The cell, as it is written.")
+    point: float = Field(description="The number if points are the decimal sign, and commas group thousands.")
+    comma: float = Field(description="The number if commas are the decimal sign, and points group thousands.")
+
+
 class FieldProblem(Reply):
-    """A fault in a request or a file. Never holds the rejected value."""
+    """A fault in a request or a file. Of rejected values it holds cells of a file alone, for whoever sent the file."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -219,6 +227,12 @@ class FieldProblem(Reply):
     column: str | None = Field(None, description="Column of a file.")
     count: int | None = Field(
         None, description="Number of faults of this kind in the column, of which this is the first; null: one."
+    )
+    cell: str | None = Field(None, repr=False, description="The cell of a file, up to 100 characters.")
+    readings: list[CellReading] | None = Field(
+        None,
+        repr=False,
+        description="To ask for the decimal sign: the first five cells that have two readings.",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from blindopt.wire.base import FEATURES_MAX, BoundedFloat, Epsilon, Name, Page, Reply, Request, Sha256
+from blindopt.wire.base import FEATURES_MAX, BoundedFloat, CellReading, Epsilon, Name, Page, Reply, Request, Sha256
 
 BOUNDS_COLUMNS_MAX = 100
 BOUNDS_QUANTILES_MAX = 9
@@ -224,6 +224,9 @@ class PendingUpload(UploadCreated):
     rows: int = Field(description="Number of records.")
     separator: Separator | None = Field(description="What separates cells in CSV; null for Parquet.")
     decimal: DecimalSign | None = Field(description="Decimal sign that was detected; null for Parquet.")
+    unsure: list[CellReading] = Field(
+        [], description="If no cell shows whether decimal is right: the first five cells that have two readings."
+    )
     encoding: Encoding | None = Field(None, description="Encoding of CSV; null for Parquet.")
     samples: list[str] = Field(
         [], description="Words of a file that is not UTF-8, as Windows-1252 reads them, to be checked."

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, BoundedFloat, Page, Reply, Request
+from blindopt.wire.dataset import DecimalSign
 
 MEASUREMENTS_MAX = 10_000
 """Most measurements in one request."""
@@ -241,6 +242,14 @@ class ImportCorrection(Reply):
     entered_by: str = Field(description="Who entered it.")
 
 
+class ReadValue(Reply):
+    """A value of a sheet, as it is written and as it was read."""
+
+    line: int = Field(description="Line of the sheet, from 1.")
+    cell: str = Field(description="The cell, as it is written.")
+    value: float = Field(description="The number that was read, in the unit of the measurement.")
+
+
 class InboxImport(Reply):
     """Result of importing a file of measurements."""
 
@@ -257,3 +266,5 @@ class InboxImport(Reply):
     )
     blank: int = Field(ge=0, description="Number of lines without a value or a reason: they stay open.")
     queries: int = Field(ge=0, le=ROWS_MAX * MEASUREMENTS_MAX, description="Number of queries that are now answered.")
+    decimal: DecimalSign = Field(".", description="Decimal sign of the sheet.")
+    first: list[ReadValue] = Field([], description="In a dry run: the first five values.")

@@ -17,7 +17,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
 
-from blindopt.formats.numbers import decimal, readings
+from blindopt.formats.numbers import DecimalSigns, either, number_of, readings
 from service_kit.console.api import ApiProblem, Upload
 from service_kit.console.words import plain
 
@@ -117,9 +117,10 @@ class Form:
             meanings = tuple(value for value in meanings if shown(value) == self.get(f"{READING}{name}"))
             if not meanings:
                 self.unclear[name] = tuple(shown(value) for value in readings(typed))
-                self.errors[name] = f"{typed.replace(',', '.')} or {typed}? The comma can be read in both ways"
+                numbers = f"{typed.replace(',', '.')} or {typed.replace('.', ',')}"
+                self.errors[name] = f"{numbers}? It can be read in both ways"
                 return None
-            self.values[name] = [shown(meanings[0])]
+            self.values[name] = [filled_in(meanings[0])]
         if not meanings:
             self.errors[name] = "Enter a number, such as 0.25 or 1e-5"
             return None
@@ -149,10 +150,15 @@ class Form:
         return typed or None
 
     def numbers(self, name: str) -> list[float]:
-        """Numbers with commas or semicolons between them. Otherwise record an error and return an empty list."""
-        values = [
-            decimal(number.strip()) for number in self.text(name, "At least one value").replace(";", ",").split(",")
-        ]
+        """Numbers with commas between them, or semicolons. Otherwise record an error and return an empty list."""
+        typed = self.text(name, "At least one value")
+        separator = ";" if ";" in typed else ","
+        texts = [number.strip() for number in typed.split(separator)]
+        signs = DecimalSigns(texts)
+        if (sign := signs.of_file(separator)) is None:
+            self.errors[name] = either(signs.unsure[0])
+            return []
+        values = [number_of(text, sign) for text in texts]
         if not all(value is not None and math.isfinite(value) for value in values):
             self.errors.setdefault(name, "Write numbers, separated by commas")
             return []
@@ -279,7 +285,7 @@ def flatten(body: Mapping[Any, Any], within: str = "") -> dict[str, list[str]]:
         elif isinstance(value, list):
             texts |= {name: value} if value else {}
         elif value is not None and value is not False:
-            texts[name] = ["yes" if value is True else shown(value)]
+            texts[name] = ["yes" if value is True else filled_in(value)]
     return texts
 
 
@@ -347,7 +353,7 @@ def _starred(path: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an input has it.
+    """A value as a page shows it beside an input.
 
     >>> shown(20.0), shown(1e-5), shown(0.25), shown("1")
     ('20', '1e-5', '0.25', '1')
@@ -355,6 +361,16 @@ def shown(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else repr(value).replace("e-0", "e-")
+
+
+def filled_in(value: object) -> str:
+    """A value as an input has it: a number can be read in one way only.
+
+    >>> filled_in(0.25), filled_in(2.125)
+    ('0.25', '2.1250')
+    """
+    is_unclear = isinstance(value, float) and len(readings(shown(value))) > 1
+    return f"{shown(value)}0" if is_unclear else shown(value)
 
 
 def encodable(text: str) -> str:

@@ -161,7 +161,7 @@ def test_bounds_of_a_text_or_a_file_fill_in_the_features_that_they_name(text, fi
         ("zebra,1,2", 'Line 1: no column "zebra" in this dataset'),
         ("carat,0", "Line 1: write a name and two numbers"),
         ("carat,0,x", "Line 1: write a name and two numbers"),
-        ("carat;1,034;5", "Line 1: write a name and two numbers"),  # a thousand, or one and a bit
+        ("carat;1,034;5", "1,034 is 1.034 or 1034: write it so that it can be read in one way"),
         ('carat,"0', "Write name, smallest, largest on each line"),
     ],
 )
@@ -231,7 +231,7 @@ def test_epsilon_is_divided_as_it_was_chosen(typed, expected):
 
 
 def test_centres_take_the_place_of_parts():
-    form = Form.blank(**GROUPS | {"release.cells.kind": "centres", "release.cells.centres": "60; 1.5\n\n70;0,5\n"})
+    form = Form.blank(**GROUPS | {"release.cells.kind": "centres", "release.cells.centres": "60; 1,5\n\n70;0,5\n"})
     body = body_of(form, DATASET, "budget")
     assert body["release"]["cells"] == {"kind": "centres", "centres": [[60.0, 1.5], [70.0, 0.5]]}
     wrong = Form.blank(**GROUPS | {"release.cells.kind": "centres", "release.cells.centres": "60; 1.5\n70; here"})

@@ -674,18 +674,22 @@ def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, serv
         return {"file": ("filled.csv", text.getvalue().encode())}
 
     measurer.get("/inbox/import")
-    measurer.submit("/inbox/import", files=sheet("lots"), go="store")
+    measurer.submit("/inbox/import", files=sheet("lots"), go="check")
     assert measurer.status == 422
     assert "line 2, column value" in measurer.shown
-    measurer.submit("/inbox/import", files=sheet("70"), go="check")
+    measurer.submit("/inbox/import", files=sheet("70,250"), go="check")
+    assert measurer.status == 422
+    assert "70,250 : 70250 with a decimal point, 70.25 with a decimal comma" in measurer.shown
+    measurer.submit("/inbox/import", files=sheet("70,0"), go="check")
     assert "Nothing is stored yet" in measurer.shown
+    assert "The first values: 70,0 is 70." in measurer.shown
     measurer.submit("/inbox/import", go="store")
     assert "Imported: 1 new." in measurer.shown
     measurer.get("/inbox/import")
-    measurer.submit("/inbox/import", files=sheet("70"), go="store")
-    assert "Imported: 1 unchanged." in measurer.shown
+    measurer.submit("/inbox/import", files=sheet("70"), go="check")
+    assert "1 unchanged" in measurer.shown
     measurer.get("/inbox/import")
-    measurer.submit("/inbox/import", files=sheet("71"), go="store")
+    measurer.submit("/inbox/import", files=sheet("71"), go="check")
     assert "1 line differs from what is stored" in measurer.shown
     assert re.search(r"70 mmHg by measurer .* 71 mmHg", measurer.shown)
     measurer.submit("/inbox/import", go="apply")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from blindopt.errors import DatasetInvalid
-from blindopt.wire import ColumnChoice, Feature, PlanarLaplaceRelease, ReadingChoice
+from blindopt.wire import CellReading, ColumnChoice, Feature, PlanarLaplaceRelease, ReadingChoice
 from curator_service.datasets.csv_source import csv_source
 from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.parquet_source import parquet_source
@@ -183,18 +183,34 @@ def test_semicolons_and_decimal_commas_are_detected():
     assert table_of("a\tb\n1.5\t2\n")[1].tolist() == [[1.5, 2]]
 
 
-@pytest.mark.parametrize("cell", ["1.234", "1.5"])
-def test_a_point_among_decimal_commas_is_refused_and_never_read_as_a_fraction(cell):
-    error = refused(f"a;b\n1,5;{cell}\n")
+def test_a_point_among_decimal_commas_groups_thousands_or_is_refused():
+    assert table_of("a;b\n1,5;1.234\n")[1].tolist() == [[1.5, 1234]]
+    error = refused("a;b\n1,5;1.5\n")
     assert [e["column"] for e in error.errors] == ["b"]
     assert "decimal comma" in error.errors[0]["message"]
 
 
-def test_a_comma_before_three_digits_is_asked_back():
-    """1,234 may be a thousand, or one and a bit: only the owner knows."""
-    assert "comma" in refused("a;b\n1,234;2\n5;6\n").errors[0]["message"]
-    assert table_of("a;b\n1,234;2\n5;6\n", decimal=",")[1].tolist() == [[1.234, 2], [5, 6]]
-    assert table_of("a;b\n1,234;2\n5,5;6\n")[1].tolist() == [[1.234, 2], [5.5, 6]]
+@pytest.mark.parametrize(("sign", "other"), [(",", "."), (".", ",")])
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_a_sign_before_three_digits_is_asked_back_unless_another_cell_of_the_file_is_sure(sign, other, separator):
+    """1,234 may be a thousand, or one and a bit: only the owner knows, or another column of the file."""
+    text = f"a;b;c\n1{sign}234;2;x\n5;6;y\n".replace(";", separator)
+    error = refused(text, ["a", "b"])
+    cells = [{"cell": f"1{sign}234", "point": 1.234, "comma": 1234.0}]
+    if sign == ",":
+        cells[0] |= {"point": 1234.0, "comma": 1.234}
+    assert (error.errors[0]["field"], error.errors[0]["readings"]) == ("decimal", cells)
+    assert "234" not in str(error)
+    assert survey(io.BytesIO(text.encode()), LIMITS, parquet=False).unsure == [CellReading(**cells[0])]
+    for decimal, value in ((sign, 1.234), (other, 1234.0)):
+        assert table_of(text, ["a", "b"], decimal=decimal)[1].tolist() == [[value, 2], [5, 6]]
+        sure = text.replace("x", f"0{decimal}5")
+        assert table_of(sure, ["a", "b"])[1].tolist() == [[value, 2], [5, 6]]
+        assert not survey(io.BytesIO(sure.encode()), LIMITS, parquet=False).unsure
+
+
+def test_the_chosen_columns_say_the_decimal_sign_before_the_others():
+    assert table_of("version;a\n1.5;2,25\n1.6;2.500\n", ["a"])[1].tolist() == [[2.25], [2500]]
 
 
 def test_a_comma_in_a_text_column_is_no_decimal_comma():

@@ -61,9 +61,8 @@ def test_a_bad_line_is_reported_by_line_and_field_and_without_its_value(line, fi
     assert not any(cell and len(cell) > 1 and cell in past.faults[0].message for cell in line.split(","))
 
 
-def test_a_cell_of_fifty_thousand_digits_is_refused_by_its_length():
-    """Its digits are not looked at: whole, it would be the number 1."""
-    assert faults(f"row,y\n0,{'0' * 50_000}1\n") == [(2, "y")]
+def test_a_cell_of_fifty_thousand_digits_is_read_in_time_as_in_a_table_of_records():
+    assert faults(f"row,y\n0,{'0' * 50_000}1\n1,{'1' * 50_000}\n") == [(3, "y")]
 
 
 def test_a_line_without_end_is_refused_before_it_is_taken_apart():

@@ -99,7 +99,7 @@ def test_an_import_that_is_made_twice_is_that_import_made_once(in_process, small
                 assert send(in_process, file).status_code == 422
                 assert tables_of(in_process) == before
             first = send(in_process, file, corrections="apply")
-            assert first.json() == dry | {"dry_run": False, "corrections": []}
+            assert first.json() == dry | {"dry_run": False, "corrections": [], "first": []}
             after, cost = tables_of(in_process), used(in_process, study) - epsilon
             assert dry["charged"] == (text(cost) if cost else None)
             charged += cost

@@ -78,20 +78,28 @@ def test_a_decimal_comma_is_read_where_no_comma_separates_cells_and_one_before_t
 
     assert read("44,25") == ([44.25], [])
     assert read("1.034,5") == ([1034.5], [])
-    values, (message,) = read("1,034")
-    assert (values, "two ways" in message, "034" in message) == ([], True, False)
-    assert read("1,034", commas="decimal") == ([1.034], [])
-    assert read("1,034", commas="thousands") == ([1034.0], [])
+    for cell, decimal, thousands in (("1,034", 1.034, 1034.0), ("2.500", 2500.0, 2.5)):
+        with pytest.raises(Invalid) as asked:
+            read(cell)
+        (fault,) = asked.value.errors
+        assert (fault["column"], "group thousands" in fault["message"], cell in str(asked.value)) == (
+            "value",
+            True,
+            False,
+        )
+        assert fault["readings"] == [{"cell": cell, "point": thousands, "comma": decimal}]
+        assert read(cell, commas="decimal") == ([decimal], [])
+        assert read(cell, commas="thousands") == ([thousands], [])
 
 
-WRONG = {"value": ["1,5", "NaN", "=1+1", "1 000"], "measurement_id": ["", "msr_1", "MSR_00000000000000AA", "=msr"]}
+WRONG = {"value": ["1,5,5", "NaN", "=1+1", "10 00"], "measurement_id": ["", "msr_1", "MSR_00000000000000AA", "=msr"]}
 
 
 @pytest.mark.parametrize(("column", "cell"), [(column, cell) for column, cells in WRONG.items() for cell in cells])
 def test_a_cell_that_is_wrong_is_named_by_line_and_column_and_never_quoted(column, cell):
     value, measurement_id = (cell, ID) if column == "value" else ("1.0", cell)
     text = io.StringIO()
-    csv.writer(text).writerows([["measurement_id", "value"], ["msr_00000000000000ab", "1"], [measurement_id, value]])
+    csv.writer(text).writerows([["measurement_id", "value"], ["msr_00000000000000ab", "0.5"], [measurement_id, value]])
     (fault,) = spreadsheet.read(text.getvalue().encode()).faults
     assert (fault["line"], fault["column"]) == (3, column)
     assert not cell or cell not in fault["message"]
@@ -158,10 +166,11 @@ def test_a_spreadsheet_is_tried_then_taken_whole(study):
     file = study.measurer.export_csv(study_id=study.study)
     done = filled(file, ("1.5", "", "ok"), ("", "consent", ""), ("-2", "", ""), ("", "", ""))
     dry = study.measurer.import_csv(done, dry_run=True)
-    assert dry == wire.InboxImport(dry_run=True, answered=2, declined=1, blank=1, queries=2)
+    first = [wire.ReadValue(line=line, cell=cell, value=float(cell)) for line, cell in ((2, "1.5"), (4, "-2"))]
+    assert dry == wire.InboxImport(dry_run=True, answered=2, declined=1, blank=1, queries=2, first=first)
     assert {item.state for query in queries for item in study.items(query.id)} == {"open"}
     taken = study.measurer.import_csv(done, key="once")
-    assert taken == dry.model_copy(update={"dry_run": False})
+    assert taken == dry.model_copy(update={"dry_run": False, "first": []})
     assert study.measurer.import_csv(done, key="once") == taken
     assert study.reply(queries[0].id).declined == [4]
     assert len(study.reply(queries[1].id).answers) == 1
@@ -187,9 +196,19 @@ def test_a_dry_run_of_an_import_takes_no_write_turn(in_process, small, draft_of,
     _, file = _open_queries(in_process, small, draft_of, 3)
     turns = record_calls(monkeypatch, in_process.context.database, "_run_all")
     dry = _import(in_process, file, dry=True)
-    assert dry.json() == wire.InboxImport(dry_run=True, answered=3, declined=0, blank=0, queries=3).model_dump()
+    assert (
+        dry.json()
+        == wire.InboxImport(
+            dry_run=True,
+            answered=3,
+            declined=0,
+            blank=0,
+            queries=3,
+            first=[wire.ReadValue(line=line, cell="1.5", value=1.5) for line in (2, 3, 4)],
+        ).model_dump()
+    )
     assert turns == []
-    assert _import(in_process, file).json() == dry.json() | {"dry_run": False}
+    assert _import(in_process, file).json() == dry.json() | {"dry_run": False, "first": []}
     assert turns
 
 

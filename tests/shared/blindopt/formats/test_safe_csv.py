@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindopt.formats.numbers import decimal
+from blindopt.formats.numbers import number_of
 from blindopt.formats.safe_csv import harmless, plain
 
 READERS = ",;\t|"
@@ -52,7 +52,7 @@ def formulas(cell):
     for delimiter in READERS:
         for row in csv.reader(io.StringIO(text.getvalue(), newline=""), delimiter=delimiter):
             shown = ("".join(c for c in cell if c.isprintable() or c.isspace()).strip() for cell in row)
-            run += [cell for cell in shown if cell.startswith(tuple(STARTS)) and decimal(cell) is None]
+            run += [cell for cell in shown if cell.startswith(tuple(STARTS)) and number_of(cell) is None]
     return run
 
 
