@@ -105,6 +105,8 @@ async def register(page: Page, form: Form) -> Response:
         return await _count(page, view, choice, form)
     if view.registered_as and not form.has("again"):
         form.wrong("again", "Tick this to register the same file again")
+    if view.unsure and choice["decimal"] is None:
+        form.wrong("sign", "Say which sign is decimal")
     if view.samples and not form.has("samples_right"):
         form.wrong("samples_right", "Tick this if the words are right, or read the file differently")
     form.text("name", "A name")
@@ -167,7 +169,7 @@ def _failed(form: Form, problem: ApiProblem, view: wire.PendingUpload, choice: d
     index = {column.name: i for i, column in enumerate(view.columns)}
     columns = {index[column["column"]]: column for column in choice["columns"]}
     names = {f"columns.{i}.{part}": f"columns.{i}.kind" for i in columns for part in ("column", "date_format")}
-    names |= {f"columns.{i}.since": "since" for i in columns}
+    names |= {f"columns.{i}.since": "since" for i in columns} | {"decimal": "sign"}
     failed = form.failed(problem, names, {"columns": columns})
     for fault in problem.problem.errors or []:
         if fault.column in index:
@@ -194,7 +196,7 @@ def is_problem(column: wire.SurveyedColumn) -> bool:
 def is_clear(view: wire.PendingUpload, person: str) -> bool:
     """Whether nothing has to be decided about a file."""
     problems = (is_problem(column) for column in view.columns if column.name != person)
-    return not view.registered_as and not view.samples and not any(problems)
+    return not view.registered_as and not view.samples and not view.unsure and not any(problems)
 
 
 def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
@@ -254,7 +256,9 @@ def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
     if any("values" in choice for choice in columns) and not form.has("lists_public"):
         form.wrong("lists_public", "Tick this, or read no column by a list: the lists are public")
     markers = view.reading.missing_values if view.reading is not None else []
-    signs = {"separator": view.separator, "decimal": view.decimal, "encoding": view.encoding}
+    signs: dict[str, Any] = {"separator": view.separator, "decimal": view.decimal, "encoding": view.encoding}
+    if view.unsure:
+        signs["decimal"] = form.get("sign") or None
     of_persons = {"person": person, "rows_per_person": per_person} if person else {}
     return signs | {"missing_values": markers, "columns": columns} | of_persons
 

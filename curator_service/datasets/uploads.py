@@ -129,11 +129,13 @@ class Uploads:
         assert seen.surveyed is not None
         signs: dict[str, Any] = {"separator": seen.separator, "decimal": seen.decimal, "encoding": seen.encoding}
         columns = choice.columns or proposed(seen.surveyed, choice.person)
-        decided = choice.model_copy(update=signs | {"columns": columns}) if columns else None
+        sure = signs | ({"decimal": None} if seen.unsure else {})  # a registration asks for it
+        decided = choice.model_copy(update=sure | {"columns": columns}) if columns else None
         shown: dict[str, Any] = {
             "rows": seen.rows,
             "columns": seen.surveyed,
             "samples": seen.samples,
+            "unsure": seen.unsure,
             "reading": decided,
         }
         return wire.PendingUpload(**about, **signs, **shown, registered_as=[])

@@ -22,7 +22,7 @@ from modeler_service.use_cases import imports
 from service_kit.console import Form
 
 REFUSED = "refused"
-ASKED = "asked"
+QUESTION = "asked"
 
 
 def written(header, rows, separator):
@@ -36,7 +36,7 @@ def typed(cells, separator):
     forms = [Form.blank(number=cell) for cell in cells]
     values = [form.real("number") for form in forms]
     if any(form.unclear for form in forms):
-        return ASKED
+        return QUESTION
     return REFUSED if any(form.errors for form in forms) else values
 
 
@@ -45,7 +45,7 @@ def commanded(cells, separator):
     try:
         return [daily.typed_number(cell) for cell in cells]
     except typer.BadParameter as error:
-        return ASKED if "can be read in one way" in str(error) else REFUSED
+        return QUESTION if "can be read in one way" in str(error) else REFUSED
 
 
 def sheet(cells, separator):
@@ -54,7 +54,7 @@ def sheet(cells, separator):
     try:
         filled = spreadsheet.read(written(["measurement_id", "value"], rows, separator))
     except Invalid as error:
-        return ASKED if "readings" in error.errors[0] else REFUSED
+        return QUESTION if "readings" in error.errors[0] else REFUSED
     return REFUSED if filled.faults else [entry.value for _, entry in filled.entries]
 
 
@@ -66,7 +66,7 @@ def bounds(cells, separator):
     columns = [wire.Column(name=name, minimum=0.0, maximum=1.0) for name in names]
     private_bounds.fill_in(form, wire.DatasetView.model_construct(columns=columns), None)
     if form.errors:
-        return ASKED if "can be read in one way" in form.errors["pasted"] else REFUSED
+        return QUESTION if "can be read in one way" in form.errors["pasted"] else REFUSED
     return [float(form.get(f"features.{i}.upper")) for i in range(len(cells))]
 
 
@@ -75,7 +75,7 @@ def past(cells, separator):
     try:
         read = imports.of_csv(written(["row", "y"], [[str(i), cell] for i, cell in enumerate(cells)], separator))
     except Invalid as error:
-        return ASKED if "can be read in one way" in str(error) else REFUSED
+        return QUESTION if "can be read in one way" in str(error) else REFUSED
     return REFUSED if read.faults else [observation.y for _, observation in read.observations]
 
 
@@ -86,14 +86,14 @@ def record(cells, separator):
         with read_table(file, Limits(rows=99, columns=9), parquet=False) as table:
             return [float(row[0]) for block in table.blocks for row in block]
     except DatasetInvalid as error:
-        return ASKED if "readings" in error.errors[0] else REFUSED
+        return QUESTION if "readings" in error.errors[0] else REFUSED
 
 
 ALONE, TOGETHER = (typed, commanded), (sheet, bounds, past, record)
 READINGS = {
     "1.5": 1.5, "-1e-3": -1e-3, "44,25": 44.25, "1,034.5": 1034.5, "1.234,5": 1234.5, "1'234.5": 1234.5,
     "1 234": 1234.0, "0.125": 0.125, "1234.500": 1234.5, "1.234.567": 1234567.0,
-    **dict.fromkeys(("1,034", "2.500", "-12.000"), ASKED),
+    **dict.fromkeys(("1,034", "2.500", "-12.000"), QUESTION),
     **dict.fromkeys(("1e400", "nan", "1_000", "5%", "x", "1.2.3", "1,5,5", "12.34.567,8"), REFUSED),
 }  # fmt: skip
 
@@ -138,19 +138,21 @@ def check(country, numbers, separator):
     cells = [as_in(country, number) for number in numbers]
     meant = [float(number) for number in numbers]
     for door in TOGETHER:
-        assert door(cells, separator) in (meant, ASKED), (door.__name__, cells)
+        assert door(cells, separator) in (meant, QUESTION), (door.__name__, cells)
     for door in ALONE:
         for cell, number in zip(cells, meant, strict=True):
-            assert door([cell], separator) in ([number], ASKED), (door.__name__, cell)
+            assert door([cell], separator) in ([number], QUESTION), (door.__name__, cell)
 
 
-SOME = st.decimals(-(10**9), 10**9, places=None, allow_nan=False).map(lambda number: round(number, 6))
+FRACTIONS = st.decimals(-(10**9), 10**9, places=None, allow_nan=False).map(lambda number: round(number, 6))
 WITH_DECIMALS = st.builds(
     lambda whole, decimals: Decimal(whole) + Decimal(decimals).scaleb(-len(str(decimals))) * (-1 if whole < 0 else 1),
     st.integers(-(10**7), 10**7),
     st.integers(1, 999_999),
 )
-NUMBERS = st.lists(st.one_of(st.integers(-(10**9), 10**9).map(Decimal), WITH_DECIMALS, SOME), min_size=1, max_size=8)
+NUMBERS = st.lists(
+    st.one_of(st.integers(-(10**9), 10**9).map(Decimal), WITH_DECIMALS, FRACTIONS), min_size=1, max_size=8
+)
 
 
 @settings(deadline=None, max_examples=150)

@@ -329,6 +329,17 @@ def test_a_file_is_read_again_counted_and_stored_as_it_was_counted(owner):
     assert "Registered: 11 records, 2 columns; 1 more in the file" in owner.shown
 
 
+def test_a_sign_that_may_group_thousands_is_asked_for_with_both_readings(owner):
+    _upload(owner, "x;n\n2.500;1\n1.000;2\n", filename="Tausend.csv")
+    path = owner.path.removeprefix("/console")
+    assert "Comma: 2.500 is 2500, 1.000 is 1000 Point: 2.500 is 2.5, 1.000 is 1" in owner.shown
+    owner.submit(path)
+    assert (owner.status, "Say which sign is decimal" in owner.shown) == (422, True)
+    owner.submit(path, sign=",")
+    assert (owner.status, "Registered: 2 records, 2 columns." in owner.shown) == (200, True)
+    assert "2,500" in owner.shown or "2500" in owner.shown
+
+
 def test_a_pending_file_waits_on_home_for_its_owner_alone_until_it_is_deleted(owner, auditor):
     _upload(owner, "a,b\n1,x\n", filename="Wartend.csv")
     path = owner.path.removeprefix("/console")

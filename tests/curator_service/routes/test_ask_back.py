@@ -211,3 +211,19 @@ def test_promises_name_every_column_whose_gaps_were_shown_also_a_filled_one(cura
     study = curator.call("owner", "POST", "/v1/studies", json=body)["id"]
     report = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]
     assert " in a, b, and none in another column that was read." in report["studies"][0]["relation"]
+
+
+@pytest.mark.parametrize(("decimal", "value"), [(",", 2500.0), (".", 2.5)])
+def test_a_decimal_sign_that_no_cell_shows_is_asked_for_before_anything_is_stored(curator, decimal, value):
+    view = upload(curator, "x;n\n2.500;1\n1.000;2\n")
+    cells = [{"cell": "2.500", "point": 2.5, "comma": 2500.0}, {"cell": "1.000", "point": 1.0, "comma": 1000.0}]
+    assert (view["unsure"], view["reading"]["decimal"], view["remaining"]) == (cells, None, None)
+    question = read(curator, view, separator=";")
+    assert (question.status_code, question.json()["errors"][0]["field"]) == (422, "decimal")
+    assert question.json()["errors"][0]["readings"] == cells
+    refused = curator.send("owner", "POST", "/v1/datasets", data={"name": "n", "upload": view["id"]})
+    assert (refused.status_code, "2.500" in refused.json()["detail"]) == (422, False)
+    answered = read(curator, view, decimal=decimal).json()
+    assert (answered["unsure"], answered["reading"]["decimal"], answered["remaining"]["rows"]) == ([], decimal, 2)
+    stored = register(curator, answered)
+    assert (stored["reading"]["decimal"], stored["columns"][0]["maximum"]) == (decimal, value)

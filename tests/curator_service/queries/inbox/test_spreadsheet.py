@@ -79,10 +79,10 @@ def test_a_decimal_comma_is_read_where_no_comma_separates_cells_and_one_before_t
     assert read("44,25") == ([44.25], [])
     assert read("1.034,5") == ([1034.5], [])
     for cell, decimal, thousands in (("1,034", 1.034, 1034.0), ("2.500", 2500.0, 2.5)):
-        with pytest.raises(Invalid) as asked:
+        with pytest.raises(Invalid) as question:
             read(cell)
-        (fault,) = asked.value.errors
-        assert (fault["column"], "group thousands" in fault["message"], cell in str(asked.value)) == (
+        (fault,) = question.value.errors
+        assert (fault["column"], "group thousands" in fault["message"], cell in str(question.value)) == (
             "value",
             True,
             False,
