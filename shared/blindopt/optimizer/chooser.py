@@ -207,8 +207,10 @@ class RowChooser:
             return maximin(candidates, plan.initial_rows, seed, taken, self._tick)
         # Noise is as large in each column, so that those of noisy candidates keep their common unit.
         scales = column_scales(candidates) if study.noise.family == "none" else None
-        past = np.union1d(observed, declined)
-        return maximin(candidates, plan.initial_rows, seed, past, self._tick, scales=scales, keeps_away=True)
+        past, count = np.union1d(observed, declined), plan.initial_rows
+        spread = count - count // 2 if plan.initial_design == "mixed" else count
+        rows = maximin(candidates, spread, seed, past, self._tick, scales=scales, keeps_away=True)
+        return np.concatenate([rows, random_rows(self._n, count - spread, seed, np.union1d(past, rows))])
 
     # --- choices ----------------------------------------------------------------------------------
 

@@ -54,6 +54,11 @@ ONE_LENGTHSCALE = (
     "are too many."
 )
 BY_DISTANCE = "The length-scale follows from the distances between candidates: no kernel is given."
+FIRST_ROWS: dict[wire.InitialDesign, str] = {
+    "maximin": " spread over the release",
+    "mixed": ", half of them spread over the release and half random,",
+    "random": "",
+}
 AGAIN: dict[wire.PlannedRepeats, str] = {
     "algorithm": "A candidate may be queried again at any time",
     "never": "No candidate is queried twice",
@@ -110,11 +115,10 @@ def plan_for(
         reasons.append(BY_DISTANCE)
     rows, design = spec.initial_rows, spec.initial_design
     if design is None:
-        design = "random" if isinstance(algorithm, wire.RandomRows) else "maximin"
+        design = _initial_design(algorithm, study, engine)
     if rows is None:
         rows, why = _initial_rows(algorithm, spec.iterations, study, past, engine)
-        how = " spread over the release" if design == "maximin" else ""
-        reasons.append(f"{rows} candidates{how} are queried first: {why}.")
+        reasons.append(f"{rows} candidates{FIRST_ROWS[design]} are queried first: {why}.")
     if (repeats := spec.repeats) == "auto":
         repeats, why = _repeats(algorithm, study)
         reasons.append(f"{AGAIN[repeats]}: {why}.")
@@ -202,6 +206,13 @@ def _is_private(study: Study) -> bool:
 
 
 # --- the initial design ---------------------------------------------------------------------------
+
+
+def _initial_design(algorithm: wire.AlgorithmSpec, study: Study, engine: Engine) -> wire.InitialDesign:
+    """Noise moves some records to the edge of a release: the rows that are farthest apart are often those."""
+    if isinstance(algorithm, wire.RandomRows):
+        return "random"
+    return "mixed" if engine > 2 and declared_noise(study.noise) is not None else "maximin"
 
 
 def _usual_rows(r: int, engine: Engine) -> int:

@@ -449,7 +449,7 @@ Repeats = Annotated[
         )
     ),
 ]
-InitialDesign = Literal["random", "maximin"]
+InitialDesign = Literal["random", "maximin", "mixed"]
 InitialRows = Annotated[
     int | None,
     Field(
@@ -464,7 +464,8 @@ InitialDesignChoice = Annotated[
     Field(
         description=(
             "How the initial candidates are chosen. random: uniformly; maximin: a random one, then repeatedly the one "
-            "farthest from those chosen; null: maximin, for random rows random."
+            "farthest from those chosen; mixed: half of them as maximin, the others random; null: maximin, mixed for "
+            "candidates with declared noise, for random rows random."
         )
     ),
 ]
@@ -533,7 +534,7 @@ class Plan(Reply):
         "draws one of equal ones. Later versions also fit hyper-parameters by another search, with a prior that keeps "
         "length-scales of coordinates together, and take the outcomes of a fit as one block. 3: 5 first rows, far from "
         "past ones, and choices do not depend on units of columns and outcomes; up to 100 columns have length-scales "
-        "of their own (before: 20).",
+        "of their own (before: 20); of noisy candidates, half of the first ones are random.",
     )
     answers_per_row: int | None = Field(
         None,

@@ -200,15 +200,16 @@ def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(o
 
 def test_the_initial_rows_are_those_of_the_design():
     z, none = candidates(), np.empty(0, dtype=np.intp)
-    spread = maximin(z, 12, 5, none, scales=column_scales(z))
-    for kind, wanted in (("random", random_rows(N, 12, 5, none)), ("maximin", spread)):
-        run = make(initial_design=kind, initial_rows=12, seed=5, iterations=1)
-        assert flat(played(run, outcome_of(z)))[:12] == wanted.tolist()
+    spread = maximin(z, 13, 5, none, scales=column_scales(z))
+    mixed = np.concatenate([spread[:7], random_rows(N, 6, 5, spread[:7])])
+    for kind, wanted in (("random", random_rows(N, 13, 5, none)), ("maximin", spread), ("mixed", mixed)):
+        run = make(initial_design=kind, initial_rows=13, seed=5, iterations=1)
+        assert flat(played(run, outcome_of(z)))[:13] == wanted.tolist()
 
 
 def test_past_observations_are_in_no_initial_design_of_a_run_that_does_not_repeat():
     past = [wire.Observation(row=row, y=0.0) for row in range(0, N, 2)]
-    for kind in ("random", "maximin"):
+    for kind in ("random", "maximin", "mixed"):
         run = make(observations=past, initial_design=kind, initial_rows=N, repeats="never", iterations=5)
         assert sorted(flat(played(run, outcome_of(candidates())))) == list(range(1, N, 2))
         assert run.ended_because == "exhausted"

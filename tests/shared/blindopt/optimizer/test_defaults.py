@@ -104,6 +104,26 @@ def test_the_first_rows_are_spread_and_at_most_half_of_all(chosen, wishes, rows,
     assert because in reason
 
 
+@pytest.mark.parametrize(
+    ("noise", "design"),
+    [
+        (NOISE, "mixed"),
+        (wire.NoiseLaw(family="gaussian", sd=0.1), "mixed"),
+        (wire.NoiseLaw(family="gaussian_projection", sd=0.1), "mixed"),
+        (wire.NoiseLaw(family="random_projection"), "maximin"),
+        (wire.NoiseLaw(family="none"), "maximin"),
+    ],
+)
+def test_of_candidates_with_declared_noise_half_of_the_first_rows_are_random(noise, design):
+    made = plan(view(noise=noise))
+    assert (made.initial_rows, made.initial_design) == (5, design)
+    assert any("half of them spread over the release and half random" in why for why in made.reasons) == (
+        design == "mixed"
+    )
+    assert plan_for(wire.RunSpec.model_validate(SPEC), view(noise=noise), engine=2).initial_design == "maximin"
+    assert plan(view(noise=noise), initial_design="random").initial_design == "random"
+
+
 def test_random_rows_begin_at_random():
     assert plan(study(), algorithm={"name": "random"}).initial_design == "random"
 

@@ -39,16 +39,15 @@ class GpRule:
         self._reports: list[tuple[int, float, wire.NoisePassport | None]] = []
         self._declined: list[int] = []
         self._far_below: list[int] = []  # positions of reports that the surrogate does not have
-        self._judged, self._far = 0, list[int]()  # how many reports there were, and which of them are far below
+        self._judged = 0  # how many reports there were
 
     @property
     def surrogate(self) -> Surrogate:
         """What is learned from the outcomes that are no failures."""
-        settings = self._settings
-        if settings.engine >= 3 and self.expects_failures and settings.fit is not None:
-            if self._judged != len(self._reports):
-                self._judged, self._far = len(self._reports), far_below(self._reports)
-            if (far := self._far) != self._far_below:
+        settings, count = self._settings, len(self._reports)
+        if self._judged < count and settings.engine >= 3 and self.expects_failures and settings.fit is not None:
+            self._judged, far = count, far_below(self._reports)
+            if far != self._far_below:
                 initial = settings.initial - sum(position < settings.initial for position in far)
                 self._far_below = far
                 self._surrogate = Surrogate(self._candidates, replace(settings, initial=initial))
