@@ -249,8 +249,8 @@ def list_measurements(
     """
     with as_measurer(url, token_file) as client:
         items = list(client.measurements(study_id=study))
-    rows = [[item.id, item.record, _shown(item), f"{item.question or ''}{_unit(item)}"] for item in items]
-    show(items, table(["measurement", "record", "shown", "question"], rows), as_json)
+    rows = [[item.id, _whose(item), _shown(item), f"{item.question or ''}{_unit(item)}"] for item in items]
+    show(items, table(["measurement", "whom or what", "shown", "question"], rows), as_json)
 
 
 def typed_number(text: str) -> float:
@@ -306,8 +306,13 @@ def decline(
     show(state, f"{item.id}: declined; {state.open} of its query still open", as_json)
 
 
+def _whose(item: wire.InboxItem) -> str:
+    in_file = f"record {item.record}" if item.file_row is None else f"row {item.file_row} of the file"
+    return ", ".join([*(label.text for label in item.labels), in_file])
+
+
 def _shown(item: wire.InboxItem) -> str:
-    return ", ".join(f"{shown.column} {shown.value:g}" for shown in item.shown)
+    return ", ".join(f"{cell.column} {cell.text}" for cell in item.in_words)
 
 
 def _unit(item: wire.InboxItem) -> str:

@@ -150,6 +150,7 @@ def defaults(dataset: wire.DatasetView | None) -> dict[str, Any]:
         "dataset_id": dataset.id if dataset else None,
         "measurement.direction": "maximize",
         "measurement.source": "column",
+        "measurement.shown": dataset.reading.labels if dataset is not None and dataset.reading is not None else [],
         "find": "record",
         "release.mechanism": "identity" if is_public else "auto",
         "release.epsilon": "2",
@@ -176,6 +177,7 @@ def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
         "column_noise": spec["measurement"]["noise_variance"] if spec["measurement"]["source"] == "column" else None,
     }
     form = Form.blank(**defaults(dataset))
+    form.values.pop("measurement.shown", None)  # those of the spec, which may be none
     form.fill({**spec, **shown})
     form.values.pop("release.acknowledge_refuted", None)  # each time by its owner
     form.fill({"kernel": spec["kernel"] is not None, "budget.uncapped": spec["budget"]["queries"] is None})

@@ -211,7 +211,7 @@ def _take_defaults(form: Form, dataset: wire.DatasetView) -> None:
     """Fill in values that follow from the dataset, if the first step was shown without it."""
     if form.get("dataset_before") != dataset.id:
         values = drafting.defaults(dataset)
-        form.fill({name: values[name] for name in ("release.mechanism", "answers.mechanism")})
+        form.fill({name: values[name] for name in ("release.mechanism", "answers.mechanism", "measurement.shown")})
 
 
 def _fresh(form: Form) -> Form:

@@ -5,6 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt.formats.numbers import grouped
+from curator_service.console.reading import row_of, whose
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads, id_of
 
 pages = Pages()
@@ -76,7 +77,7 @@ async def table(page: Page) -> Response:
 async def _table(page: Page, form: Form, status: int = 200) -> Response:
     token = page.query.get("page_token")
     listing = await page.api.get("/v1/inbox", study_id=page.query.get("study"), page_size=_BATCH, page_token=token)
-    columns = list(dict.fromkeys(cell["column"] for item in listing["items"] for cell in item["shown"]))
+    columns = list(dict.fromkeys(cell["column"] for item in listing["items"] for cell in item["in_words"]))
     context = {"form": form, "listing": listing, "columns": columns, "reasons": REASONS, "status": status}
     return page.show("inbox_table.html", title="Several at once", trail=_TRAIL, **context)
 
@@ -90,8 +91,8 @@ async def save(page: Page, form: Form) -> Response:
     for measurement_id in measurement_ids:
         query = id_of("qry", form.get(f"query_{measurement_id}"))
         reason = form.get(f"reason_{measurement_id}")
-        form.label(f"value_{measurement_id}", f"Value of record {form.get(f'record_{measurement_id}')}")
-        form.label(f"reason_{measurement_id}", f"Reason for record {form.get(f'record_{measurement_id}')}")
+        form.label(f"value_{measurement_id}", f"Value of {form.get(f'record_{measurement_id}')}")
+        form.label(f"reason_{measurement_id}", f"Reason for {form.get(f'record_{measurement_id}')}")
         if form.get(f"value_{measurement_id}"):
             if reason:
                 form.wrong(f"reason_{measurement_id}", "Give a value or a reason, not both")
@@ -150,7 +151,7 @@ async def entered(page: Page) -> Response:
 
 
 _HEAD = (
-    *("id", "study", "record", "play", "state", "value", "version"),
+    *("id", "study", "record", "file_row", "play", "state", "value", "version"),
     *("reason", "note", "asked_at", "changed_at", "changed_by"),
 )
 
@@ -166,7 +167,7 @@ async def measurement(page: Page) -> Response:
 async def _measurement(page: Page, form: Form, status: int = 200) -> Response:
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
     context = {"form": form, "item": item, "reasons": REASONS, "status": status, "study": page.query.get("study")}
-    return page.show("measurement.html", title=f"Record {item['record']:,}", trail=_TRAIL, **context)
+    return page.show("measurement.html", title=row_of(item).capitalize(), trail=_TRAIL, **context)
 
 
 @pages.post("/inbox/{measurement_id}:answer", roles=("owner", "measurer"))
@@ -186,7 +187,7 @@ async def answer(page: Page, form: Form) -> Response:
             return await _measurement(page, _meanwhile(form, problem), 409)
         return await _refused(page, _beside(form, problem, _shown(item, value)), item, problem.status)
     done = "Corrected to" if verb == "correct" else "Saved"
-    message = f"{done} {_shown(item, value)} for record {item['record']:,}.{_charged(entered)}"
+    message = f"{done} {_shown(item, value)} for {whose(item)}.{_charged(entered)}"
     undo = "" if verb == "correct" else f"/inbox/{item['id']}:undo?version={item['version'] + 1}"
     return _onward(page, form, item, message, undo)
 
@@ -214,12 +215,12 @@ async def undo(page: Page, form: Form) -> Response:
 
 @pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
 async def decline(page: Page, form: Form) -> Response:
-    return await _without_value(page, form, "decline", "measurement_ids", "Declined record {record:,}.")
+    return await _without_value(page, form, "decline", "measurement_ids", "Declined {}.")
 
 
 @pages.post("/inbox/{measurement_id}:void", roles=("owner", "measurer"))
 async def void(page: Page, form: Form) -> Response:
-    return await _without_value(page, form, "correct", "void", "Taken back: record {record:,} counts as declined.")
+    return await _without_value(page, form, "correct", "void", "Taken back: {} counts as declined.")
 
 
 async def _without_value(page: Page, form: Form, verb: str, field: str, done: str) -> Response:
@@ -232,7 +233,7 @@ async def _without_value(page: Page, form: Form, verb: str, field: str, done: st
         entered = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
     except ApiProblem as problem:
         return await _refused(page, form.failed(problem, {"note": "decline_note"}), item, problem.status)
-    message = f"{done.format(**item)} The modeler learns that there is no answer."
+    message = f"{done.format(whose(item))} The modeler learns that there is no answer."
     return _onward(page, form, item, message + _charged(entered))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from curator_service.console.reading import row_of
 from service_kit.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
@@ -35,8 +36,10 @@ async def open_record(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         return page.go(where, f"No record was opened: {problem.in_words}", mood="bad")
     view, trail = await _study(page, page.path["study_id"])
-    context = {"record": record, "study": view, "measurement": view["spec"]["measurement"]}
-    return page.show("record.html", title=f"Record {record['record']}", trail=trail, **context)
+    features = {feature["column"] for feature in view["spec"]["features"]}
+    features |= {name.partition("=")[0] for name in features}  # a category column is a feature if one of its is
+    context = {"record": record, "study": view, "measurement": view["spec"]["measurement"], "features": features}
+    return page.show("record.html", title=row_of(record).capitalize(), trail=trail, **context)
 
 
 @pages.get("/messages/{message_id}", roles=("owner",))

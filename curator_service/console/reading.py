@@ -30,6 +30,21 @@ async def every(api: Api, path: str, member: str, **query: object) -> list[Any]:
     return items
 
 
+def row_of(item: Mapping[str, Any]) -> str:
+    """Where the record of a measurement or of a page is in the file, as a person counts.
+
+    >>> row_of({"record": 127, "file_row": 128}), row_of({"record": 127, "file_row": None})
+    ('row 128 of the file', 'record 127')
+    """
+    return f"record {item['record']}" if item["file_row"] is None else f"row {item['file_row']} of the file"
+
+
+def whose(item: Mapping[str, Any]) -> str:
+    """The labels of the record, and where it is in the file."""
+    labels = ", ".join(label["text"] for label in item["labels"])
+    return f"{labels} ({row_of(item)})" if labels else row_of(item)
+
+
 def real(text: str | None) -> float | None:
     """An exact amount as a number for a chart; None for None."""
     return None if text is None else float(Decimal(text))

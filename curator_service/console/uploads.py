@@ -33,6 +33,7 @@ class Way:
 
 
 _DROP, _NUMBER = Way("drop", "Leave the column out"), Way("number", "Numbers")
+_LABEL = Way("label", "Keep it as a label, for measurers and the record page only", {"kind": "label"})
 
 
 def ways(column: wire.SurveyedColumn) -> list[Way]:
@@ -52,8 +53,8 @@ def ways(column: wire.SurveyedColumn) -> list[Way]:
     if column.holds == "text" and column.odd:
         cells = "this cell counts" if column.wrong == 1 else f"these {column.wrong:,} cells count"
         gaps = Way("gaps", f"Numbers, {cells} as missing", {"missing_values": column.odd})
-        return [gaps, *listed, _DROP]
-    return [_DROP, *listed, _NUMBER] if column.holds == "text" else [_DROP]
+        return [gaps, *listed, _LABEL, _DROP]
+    return [_DROP, _LABEL, *listed, _NUMBER] if column.holds == "text" else [_DROP]
 
 
 def _key_of(choice: wire.ColumnChoice | None) -> str:
@@ -251,8 +252,8 @@ def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
         for i, column in enumerate(view.columns)
         if column.name != person and (choice := _choice(form, i, column)) is not None
     ]
-    if not columns:
-        form.wrong("name", "No column is read: choose at least one")
+    if all(choice.get("kind") == "label" for choice in columns):
+        form.wrong("name", "No column of numbers is read: choose at least one")
     if any("values" in choice for choice in columns) and not form.has("lists_public"):
         form.wrong("lists_public", "Tick this, or read no column by a list: the lists are public")
     markers = view.reading.missing_values if view.reading is not None else []
@@ -273,6 +274,8 @@ def _choice(form: Form, i: int, column: wire.SurveyedColumn) -> dict[str, Any] |
     if way is _NUMBER and not is_problem(column):
         return {"column": column.name}
     choice: dict[str, Any] = {"column": column.name} | way.fields
+    if way is _LABEL:
+        return choice
     if way.key in DATES:
         choice |= {"since": form.get("since") or None}
     if way.key in _LISTED:

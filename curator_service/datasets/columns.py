@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blindopt.errors import Fault, Invalid
 from blindopt.faults import nearest
 from blindopt.formats.numbers import number_of
-from blindopt.wire import ColumnChoice, ReadingChoice
+from blindopt.wire import LABELS_MAX, ColumnChoice, ReadingChoice
 from curator_service.datasets.findings import Limits, refuse
 
 _NAME_MAX = 200
@@ -67,7 +67,11 @@ def choose(names: Sequence[str], reading: ReadingChoice, limits: Limits) -> Chos
 
 
 def _stored(choices: Sequence[ColumnChoice], limits: Limits) -> list[str]:
+    if sum(choice.kind == "label" for choice in choices) > LABELS_MAX:
+        raise refuse(f"at most {LABELS_MAX} columns can be labels")
     stored = [name for choice in choices for name in choice.stored]
+    if not stored:
+        raise refuse("columns must name at least one column that is no label: a study needs numbers")
     if len(stored) > limits.columns:
         raise refuse(f"the choices make {len(stored)} columns: at most {limits.columns} are allowed")
     if len(set(stored)) < len(stored) or any(len(name) > _NAME_MAX for name in stored):

@@ -17,9 +17,10 @@ from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.views import overlaps_of
-from curator_service.datasets import table as withheld
+from curator_service.datasets import table as dataset_table
 from curator_service.datasets.columns import DETECTED, check_columns
 from curator_service.datasets.findings import Limits
+from curator_service.datasets.labels import Labels
 from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
 from curator_service.datasets.same_people import Compared, SamePeople
@@ -105,6 +106,7 @@ class Datasets:
         self._context = context
         self._vault = vault
         self._same_people = same_people
+        self._labels = Labels(context.seal)
         self._uploads = uploads
         self._bytes_max = settings.upload_limit_bytes
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
@@ -140,7 +142,11 @@ class Datasets:
     ) -> StoredReply:
         dataset_id, scratch = new_id("ds"), self._vault.scratch
         try:
-            with TemporaryFile(dir=scratch) as numbers, TemporaryFile(dir=scratch) as digests:
+            with (
+                TemporaryFile(dir=scratch) as numbers,
+                TemporaryFile(dir=scratch) as digests,
+                TemporaryFile(dir=scratch) as labels,
+            ):
                 with self._vault.new_dataset(dataset_id) as values:
                     job = Job(
                         file=reading.descriptor(file),
@@ -151,18 +157,23 @@ class Datasets:
                         values=values.fileno(),
                         numbers=numbers.fileno(),
                         digests=digests.fileno(),
+                        labels=labels.fileno(),
                     )
                     read = reading.read(job, file)
-                counts = _Persons()
+                counts, records = _Persons(), None
                 if upload.person is not None:
-                    read, counts = self._keep_persons(dataset_id, upload, read, _mapped(numbers), _mapped(digests))
+                    read, counts, records = self._keep_persons(
+                        dataset_id, upload, read, _mapped(numbers), _mapped(digests)
+                    )
                 elif read.left_out:
                     self._vault.keep_numbers(dataset_id, _mapped(numbers))
+                sealed = self._labels.sealed(dataset_id, labels, records)
             people = self._people(dataset_id, upload, read, digest)
 
             def effect(db: Connection) -> Effect:
                 overlaps = people.compared_on(db)
                 added = self._add(db, dataset_id, upload, read, digest, counts, overlaps)
+                dataset_table.add_labels(db, dataset_id, sealed)
                 people.withhold(db, request.principal.actor)
                 return added
 
@@ -176,8 +187,11 @@ class Datasets:
 
     def _keep_persons(
         self, dataset_id: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
-    ) -> tuple[Reply, _Persons]:
-        """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
+    ) -> tuple[Reply, _Persons, NDArray[np.int64]]:
+        """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file.
+
+        Return them too, by their index among all that were read.
+        """
         assert upload.reading.rows_per_person is not None
         assert read.columns is not None
         of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(dataset_id)
@@ -190,7 +204,7 @@ class Datasets:
         rounded = {column.name: column.rounded for column in read.columns}
         columns = statistics.columns(list(rounded), rounded)
         read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
-        return read, _Persons(int(persons.max()) + 1, len(persons) - len(records))
+        return read, _Persons(int(persons.max()) + 1, len(persons) - len(records)), records
 
     def _people(self, dataset_id: str, upload: Upload, read: Reply, digest: str) -> "_People":
         """The people of a stored file that is no dataset yet, compared with those of all files so far."""
@@ -312,9 +326,10 @@ class Datasets:
             account = ledger_lines.account_name(db, row)
             kept = (
                 len(store.registrations(db, row.sha256)) > 1
-                or bool(ledger_lines.lines_of_account(db, account) or withheld.units(db, account))
+                or bool(ledger_lines.lines_of_account(db, account) or dataset_table.units(db, account))
                 or store.is_used(db, dataset_id)
             )
+            dataset_table.forget_labels(db, dataset_id)
             store.forget_dataset(db, dataset_id, stamp(self._context.clock()), kept=kept)
             return {"kept_for_account": kept}
 
@@ -409,5 +424,9 @@ def _check_persons_alike(db: Connection, digest: str, person: str | None, rows_p
                 "Archive it, if no study, tuning or private bounds were ever made on it; else take its settings"
             )
     account = ledger_lines.account_of_file(db, digest)
-    if person is None and account is not None and withheld.numbers_and_persons(withheld.units(db, account))[1]:
+    if (
+        person is None
+        and account is not None
+        and dataset_table.numbers_and_persons(dataset_table.units(db, account))[1]
+    ):
         raise StateConflict("persons of this file are withheld by name: register it with its person column")

@@ -1,5 +1,6 @@
 """Read and check a file of records, a block of rows at a time: it may be larger than the memory."""
 
+import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +13,14 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.formats import numbers as rules
-from blindopt.wire import CellReading, ColumnChoice, DecimalSign, FileReading, ReadingChoice
+from blindopt.wire import (
+    LABEL_CHARACTERS_MAX,
+    CellReading,
+    ColumnChoice,
+    DecimalSign,
+    FileReading,
+    ReadingChoice,
+)
 from curator_service.datasets.columns import DETECTED, choose
 from curator_service.datasets.csv_source import CsvSource, csv_source
 from curator_service.datasets.findings import Findings, Limits, refuse
@@ -46,6 +54,7 @@ class Table:
     kept: int = 0
     """Number of rows so far that are kept."""
     _numbers: "array[int]" = field(default_factory=lambda: array("q"))
+    _labels: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Table({len(self.names)} columns)"
@@ -54,6 +63,11 @@ class Table:
         """The number in the file, from 1, of each row that was kept since the last call, as int64."""
         taken, self._numbers = self._numbers.tobytes(), array("q")
         return taken
+
+    def taken_labels(self) -> bytes:
+        """The labels of each row that was kept since the last call: a line for each, which is a JSON list of texts."""
+        taken, self._labels = "".join(self._labels), []
+        return taken.encode()
 
     @property
     def numbers(self) -> NDArray[np.int64]:
@@ -64,11 +78,15 @@ class Table:
         """Number of rows so far that were left out, for a missing value."""
         return self.rows - self.kept
 
-    def keep(self, rows: Sequence[int], is_kept: NDArray[np.bool_]) -> None:
-        """Count the rows of a block, by their numbers, and those of them that are kept (m,)."""
+    def keep(self, rows: Sequence[int], is_kept: NDArray[np.bool_], labels: Sequence[Sequence[str]] = ()) -> None:
+        """Count the rows of a block, by their numbers, and those of them that are kept (m,), with their ``labels``."""
         self.rows += len(rows)
         self.kept += int(is_kept.sum())
         self._numbers.frombytes(np.asarray(rows, dtype=np.int64)[is_kept].tobytes())
+        if labels:
+            self._labels += [
+                json.dumps([cells[i] for cells in labels]) + "\n" for i in np.flatnonzero(is_kept).tolist()
+            ]
 
 
 @contextmanager
@@ -169,24 +187,41 @@ def _blocks(
     choices = [choice for choice in choices if choice.column not in unfit]
     if not choices:
         findings.raise_any()
+    choices.sort(key=lambda choice: choice.kind == "label")  # labels follow what is encoded
+    encoded = [choice for choice in choices if choice.kind != "label"]
     requested = [choice.column for choice in choices]
     texts = [choice.column for choice in choices if choice.kind != "number"]
     if persons is not None:
         requested, texts = [*requested, persons.name], [*texts, persons.name]
     decimal = table.reading.decimal or "."
-    markers = [markers_in(table.reading, choice) for choice in choices]
+    markers = [markers_in(table.reading, choice) for choice in encoded]
     as_numbers = None if any(markers) else decimal  # a marker such as -999 is compared as text
     for block in source.blocks(requested, findings, texts, as_numbers):
-        values, is_kept = _encoded(block, choices, markers, decimal, findings, table.rounded)
+        values, is_kept = _encoded(block, encoded, markers, decimal, findings, table.rounded)
+        labels = [_labels(block, i, choices[i].column, findings) for i in range(len(encoded), len(choices))]
         if persons is not None:
             _add_persons(persons, block, is_kept, findings)
         if not findings.total:  # after a fault, read on to list the other ones
-            table.keep(block.rows, is_kept)
+            table.keep(block.rows, is_kept, labels)
             if is_kept.any():
                 yield values if is_kept.all() else values[is_kept]
     findings.raise_any()
     if not table.kept:
         raise refuse("every row has a missing value, so no row is left")
+
+
+def _labels(block: RawBlock, position: int, name: str, findings: Findings) -> list[str]:
+    cells = block.columns[position]
+    assert isinstance(cells, list)
+    labels = list(map(label_of, cells))
+    for index in [index for index, label in enumerate(labels) if len(label) > LABEL_CHARACTERS_MAX]:
+        findings.add(f"a label has {LABEL_CHARACTERS_MAX} characters at most", **block.at(index), column=name)
+    return labels
+
+
+def label_of(cell: str) -> str:
+    """A label as it is kept and compared: as it is written, without blanks at its ends and on one line."""
+    return " ".join(cell.split())
 
 
 def _encoded(
@@ -200,7 +235,7 @@ def _encoded(
     """The numbers of a block, and which of its rows are kept."""
     columns: list[Matrix] = []
     is_kept = np.ones(len(block.rows), dtype=bool)
-    for choice, gaps, column in zip(choices, markers, block.columns, strict=False):  # the persons come last
+    for choice, gaps, column in zip(choices, markers, block.columns, strict=False):  # labels and persons come last
         encoded = encode(choice, _without(gaps, column), decimal)
         for index, fault in encoded.faults:
             findings.add(fault, **block.at(index), column=choice.column)

@@ -40,7 +40,7 @@ class Reading:
         if self.task is None:
             reply = read(job, file, _Silent(Reply, io.BytesIO()))
         else:
-            files = (job.file, job.values, job.numbers, job.digests)
+            files = (job.file, job.values, job.numbers, job.digests, job.labels)
             reply = self.task.do(job, files=[file for file in files if file is not None])
             if not reply.is_last:
                 if self.task.status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS):

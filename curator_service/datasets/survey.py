@@ -1,6 +1,7 @@
 """What the columns of a file hold, for its owner alone: read once, as a whole, before anything is decided."""
 
 import re
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
@@ -11,6 +12,7 @@ import numpy as np
 from blindopt.formats import numbers as rules
 from blindopt.wire import (
     CATEGORIES_MAX,
+    LABEL_CHARACTERS_MAX,
     CellReading,
     Contents,
     DateFormat,
@@ -22,7 +24,7 @@ from blindopt.wire import (
 )
 from curator_service.datasets.columns import DETECTED
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.reading import decimal_sign, markers_in, missing_numbers, open_source
+from curator_service.datasets.reading import decimal_sign, label_of, markers_in, missing_numbers, open_source
 from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
@@ -35,6 +37,8 @@ _ODD_MAX = 5
 """Of so many different texts or fewer a column of numbers may have them as markers of gaps."""
 _NUMBERS_MAX = 12
 """Of so many different numbers or fewer a column may hold codes of categories."""
+_DISTINCT_MAX = 2_000_000
+"""So many cells of all columns together are compared, to find columns in which no two are equal: 16 megabytes."""
 _TO_DAYS = {date_format: rules.days_of(date_format, date(1970, 1, 1)) for date_format in get_args(DateFormat)}
 
 
@@ -65,6 +69,8 @@ class _Column:
     date_formats: list[DateFormat] = field(default_factory=lambda: list(get_args(DateFormat)))
     low: float = np.inf
     high: float = -np.inf
+    hashes: "array[int] | None" = field(default_factory=lambda: array("q"))
+    """Of the cells that are not blank; None once two are equal, one is too long, or too many were compared."""
 
     def add_numbers(self, column: Numbers) -> None:
         missing = missing_numbers(column, self.markers)
@@ -73,6 +79,7 @@ class _Column:
         self.missing += int(missing.sum())
         self.rounded += column.rounded
         self._bound(column.values[~missing])
+        self.hashes = None
 
     def _bound(self, values: Any) -> None:
         if len(values):
@@ -82,8 +89,20 @@ class _Column:
         for cell in cells[: _FIRST - len(self.first)]:
             self.first.append(cell if len(cell) <= _SHOWN_MAX else f"{cell[:_SHOWN_MAX]}…")
 
+    def _compare(self, cells: list[str]) -> None:
+        """Compare the cells of a column, until a block has two that are equal."""
+        if self.hashes is not None:
+            filled = [text for cell in cells if (text := label_of(cell))]
+            self.hashes.extend(map(hash, filled))
+            if len(set(filled)) < len(filled) or max(map(len, filled), default=0) > LABEL_CHARACTERS_MAX:
+                self.hashes = None
+
+    def _is_distinct(self) -> bool:
+        return self.hashes is not None and len(np.unique(self.hashes)) == len(self.hashes) > 1
+
     def add_texts(self, cells: list[str], decimal: DecimalSign, block: RawBlock) -> None:
         self._show(cells)
+        self._compare(cells)
         if self.texts is not None:
             self.texts |= set(map(str.strip, set(cells)))
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
@@ -150,6 +169,7 @@ class _Column:
             date_formats=self.date_formats if holds == "date" else [],
             constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),
             unnamed=unnamed,
+            distinct=is_text and self._is_distinct(),
         )
 
 
@@ -176,6 +196,9 @@ def survey(
                     seen.add_numbers(column)
                 else:
                     seen.add_texts(column, decimal or ".", block)
+            if sum(len(seen.hashes or ()) for seen in columns) > _DISTINCT_MAX:
+                for seen in columns:
+                    seen.hashes = None
         findings.raise_any()
         views = [
             seen.view(name, rows, unnamed=name in source.unnamed, usable=can_be_used)

@@ -1,9 +1,21 @@
-"""The tables of private bounds, by dataset, and of withheld records, append-only by the account of the file."""
+"""The tables of private bounds and labels, by dataset, and of withheld records, append-only by the file's account."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Column, ForeignKey, Integer, Table, Text, UniqueConstraint, bindparam, select, update
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    select,
+    update,
+)
 
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
@@ -40,6 +52,40 @@ def settle_bounds(db: Connection, bounds_id: str, result: str) -> None:
 def bounds_of(db: Connection, dataset_ids: Iterable[str], *, after: int, limit: int) -> list[Any]:
     where = bounds.c.dataset_id.in_(list(dataset_ids)) & (bounds.c.seq > after)
     return list(db.execute(select(bounds).where(where).order_by(bounds.c.seq).limit(limit)))
+
+
+labels = Table(
+    "labels",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("dataset", Text, ForeignKey("datasets.id"), nullable=False),
+    Column("block", Integer, nullable=False),
+    Column("sealed_texts", LargeBinary, nullable=False),
+    UniqueConstraint("dataset", "block"),
+)
+
+
+def add_labels(db: Connection, dataset_id: str, blocks: Iterable[bytes]) -> None:
+    rows = [{"dataset": dataset_id, "block": i, "sealed_texts": block} for i, block in enumerate(blocks)]
+    if rows:
+        db.execute(labels.insert(), rows)
+
+
+def label_block(db: Connection, dataset_id: str, block: int) -> bytes | None:
+    where = (labels.c.dataset == dataset_id) & (labels.c.block == block)
+    sealed: bytes | None = db.execute(select(labels.c.sealed_texts).where(where)).scalar_one_or_none()
+    return sealed
+
+
+def label_blocks(db: Connection, dataset_id: str) -> Iterable[bytes]:
+    """The sealed labels of a dataset, in order; streamed."""
+    query = select(labels.c.sealed_texts).where(labels.c.dataset == dataset_id).order_by(labels.c.block)
+    return db.execute(query).scalars()
+
+
+def forget_labels(db: Connection, dataset_id: str) -> None:
+    """Delete the labels of a dataset; the database overwrites them."""
+    db.execute(delete(labels).where(labels.c.dataset == dataset_id))
 
 
 withheld = Table(

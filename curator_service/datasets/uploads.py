@@ -154,6 +154,7 @@ class Uploads:
                 values=nowhere.fileno(),
                 numbers=nowhere.fileno(),
                 digests=digests.fileno(),
+                labels=nowhere.fileno(),
             )
             seen, kept = reading.read(job, content), None
             if view.reading.rows_per_person is not None:

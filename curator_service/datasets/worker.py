@@ -41,7 +41,8 @@ class Job(runner.Message):
     """What to read. Files are descriptors of the process: ``file`` is read, the others are written.
 
     ``values`` None: find out what the columns hold. Else the chosen columns are written there as npy,
-    to ``numbers`` the number in the file of each row that is kept as int64, to ``digests`` its person's digest.
+    to ``numbers`` the number in the file of each row that is kept as int64, to ``digests`` its person's digest, to
+    ``labels`` a line with its labels.
     """
 
     file: int | None
@@ -53,6 +54,7 @@ class Job(runner.Message):
     values: int | None = None
     numbers: int | None = None
     digests: int | None = None
+    labels: int | None = None
 
 
 class Reply(runner.Reply):
@@ -120,6 +122,7 @@ def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
         _sink(job.values) as values,
         _sink(job.numbers) as numbers,
         _sink(job.digests) as digests,
+        _sink(job.labels) as labels,
         read_table(file, job.limits, job.reading, persons, parquet=job.parquet) as table,
     ):
 
@@ -127,6 +130,7 @@ def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
             for block in table.blocks:
                 yield block
                 numbers.write(table.taken_numbers())
+                labels.write(table.taken_labels())
                 if persons is not None:
                     digests.write(persons.taken())
                 sender.progress(table.source.progress)

@@ -11,7 +11,7 @@ from sqlalchemy import Table, and_, delete, func, select, update
 from blindopt.audit.merkle_log import sha256
 from blindopt.wire import ReleaseReport
 from curator_service import store
-from curator_service.datasets.table import bounds
+from curator_service.datasets.table import bounds, forget_labels
 from curator_service.queries import table as inbox
 from curator_service.store import jobs
 from curator_service.studies import table as messages
@@ -51,6 +51,7 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     queries = set(db.execute(select(store.queries.c.id).where(store.queries.c.study_id.in_(studies))).scalars())
     dataset = store.find(db, store.datasets, dataset_id)
     store.change(db, store.datasets, dataset_id, **store.no_columns(dataset), erased_at=at)
+    forget_labels(db, dataset_id)
     blank = {"state": "closed", "note": None, "release_problem": None}
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(blank))
     replies = stored_replies.forget_all(db, _grants(db, studies), marker)

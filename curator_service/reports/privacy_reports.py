@@ -180,7 +180,8 @@ _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release.
 def _encoded(dataset: Any) -> list[wire.ColumnChoice]:
     """The columns of a dataset that were not read as numbers without gaps."""
     read = reading_of(dataset)
-    return [each for each in read.columns if each.kind != "number" or each.missing != "refuse"] if read else []
+    encoded = [each for each in read.columns if each.kind != "label"] if read else []
+    return [each for each in encoded if each.kind != "number" or each.missing != "refuse"]
 
 
 def _gaps(dataset: Any) -> list[str]:

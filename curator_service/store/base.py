@@ -28,6 +28,7 @@ MIGRATIONS: Migrations = {
     12: ["ALTER TABLE studies ADD COLUMN release_problem TEXT"],
     14: ["ALTER TABLE releases ADD COLUMN order_salt TEXT", "ALTER TABLE datasets ADD COLUMN salt TEXT"],
     15: ["ALTER TABLE tuning_ledger ADD COLUMN guarantee_kind TEXT", "ALTER TABLE datasets ADD COLUMN overlaps TEXT"],
+    16: [],
 }
 APPEND_ONLY = (
     "releases",

@@ -10,6 +10,8 @@ from blindopt.errors import Erased, Invalid, StateConflict, StudyNotOpen, Unknow
 from curator_service import notices, store
 from curator_service.budget import ledger_lines
 from curator_service.budget.ledger import is_raised
+from curator_service.datasets.labels import Labels
+from curator_service.datasets.record_texts import in_words
 from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table
@@ -34,6 +36,7 @@ class Messages:
     def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
         self._studies = studies
+        self._labels = Labels(context.seal)
 
     def send(self, request: RequestContext, study_id: str, message: wire.MessageCreate) -> StoredReply:
         """Take a message of a grant. Raises StudyNotOpen, UnknownRow, Invalid, StateConflict."""
@@ -165,7 +168,7 @@ class Messages:
             if released.groups is not None:
                 raise StateConflict("a candidate of this study is a group of records: open the group")
             of_row = ledger_lines.row_balances(db, study_id, [choice.row]).get(choice.row)
-            view = _record(study_id, choice.row, released, of_row.plays if of_row else 0)
+            view = self._record(db, study_id, choice.row, released, of_row.plays if of_row else 0)
             self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
             return view
 
@@ -186,6 +189,20 @@ class Messages:
             return view
 
         return self._context.database.write(work)
+
+    def _record(self, db: Connection, study_id: str, row: int, released: Released, plays: int) -> wire.RecordView:
+        values, labels = released.values(row, released.names), released.reading.labels if released.reading else []
+        stored = int(released.order[row])
+        return wire.RecordView(
+            study_id=study_id,
+            row=row,
+            record=released.record(row),
+            file_row=released.file_row(stored),
+            labels=self._labels.shown(db, released.spec.dataset_id, labels, [stored], labels).get(stored, []),
+            in_words=in_words(released.reading, values),
+            columns=[wire.Shown(column=name, value=value) for name, value in values.items()],
+            plays=plays,
+        )
 
     def _candidate(self, db: Connection, study_id: str, row: int) -> Released:
         released = self._studies.of(db, study_id)
@@ -208,12 +225,6 @@ def _sum(budget: wire.Budget, more: wire.Budget, field: str) -> wire.Budget:
 
 def _pair(old: wire.Budget, new: wire.Budget, cap: str) -> Any:
     return study_caps.as_decimal(getattr(old, cap)), study_caps.as_decimal(getattr(new, cap))
-
-
-def _record(study_id: str, row: int, released: Released, plays: int) -> wire.RecordView:
-    record = released.records[released.order[row]]
-    columns = [wire.Shown(column=name, value=float(record[i])) for i, name in enumerate(released.names)]
-    return wire.RecordView(study_id=study_id, row=row, record=released.record(row), columns=columns, plays=plays)
 
 
 def _view(row: Any) -> wire.MessageView:

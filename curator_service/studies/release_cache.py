@@ -18,7 +18,9 @@ from blindopt.errors import Erased, RecordChanged, StudyNotOpen, Verifying
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import check_order
+from curator_service.datasets.datasets import reading_of
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
+from curator_service.datasets.record_texts import file_row
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.table import ANY_WITHHELD
 from curator_service.privacy.measurement.groups import sums_of_groups
@@ -49,6 +51,8 @@ class Released:
     """Which rows of Z are the same person's; None where each is another's."""
     numbers: NDArray[np.int64] | None
     """The number in the file of each record, where not all were kept."""
+    reading: wire.FileReading | None
+    """How the file was read; None where that was not recorded."""
     account: str
     """The account of the dataset's file."""
     groups: NDArray[np.int64] | None
@@ -115,13 +119,14 @@ class Released:
         """The number in the file, from 1, of a stored record."""
         return stored + 1 if self.numbers is None else int(self.numbers[stored])
 
-    def shown(self, row: int) -> list[wire.Shown]:
-        """The columns of a record that measurers see."""
-        assert not isinstance(self.spec.measurement, wire.ColumnMeasurement)
+    def file_row(self, stored: int) -> int | None:
+        """The row of a stored record as a spreadsheet counts it; None if nobody knows."""
+        return file_row(self.reading, self.number(stored))
+
+    def values(self, row: int, columns: Iterable[str]) -> dict[str, float]:
+        """Those of these columns that hold numbers, of the record that a row of Z is."""
         record = self.records[self.order[row]]
-        return [
-            wire.Shown(column=name, value=float(record[self.names.index(name)])) for name in self.spec.measurement.shown
-        ]
+        return {name: float(record[self.names.index(name)]) for name in columns if name in self.names}
 
 
 class ReleasedStudies:
@@ -178,6 +183,7 @@ class ReleasedStudies:
                 names=[column["name"] for column in columns],
                 persons=persons,
                 numbers=numbers,
+                reading=reading_of(dataset),
                 account=ledger_lines.account_name(db, dataset),
                 groups=groups,
                 sums=None,

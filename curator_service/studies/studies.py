@@ -305,7 +305,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
         if feature.column in seen:
             faults.append({"field": field, "message": "this column is a feature already"})
         seen.add(feature.column)
-    faults += _measurement_faults(spec, columns, seen)
+    faults += _measurement_faults(spec, columns, seen, dataset.reading.labels if dataset.reading else [])
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
     if not dataset.public and spec.privacy_unit == "answer" and isinstance(spec.measurement, wire.ColumnMeasurement):
@@ -319,7 +319,9 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
         raise StateConflict("the dataset is archived: it takes no new study")
 
 
-def _measurement_faults(spec: wire.StudyCreate, columns: set[str], features: set[str]) -> list[dict[str, object]]:
+def _measurement_faults(
+    spec: wire.StudyCreate, columns: set[str], features: set[str], labels: list[str]
+) -> list[dict[str, object]]:
     """Faults of the measurement: where y comes from, and within which bounds."""
     faults: list[dict[str, object]] = []
     measurement = spec.measurement
@@ -331,8 +333,8 @@ def _measurement_faults(spec: wire.StudyCreate, columns: set[str], features: set
         return faults
     for index, name in enumerate(measurement.shown):
         field = f"measurement.shown.{index}"
-        if name not in columns:
-            faults.append({"field": field, "message": no_column(name, columns)})
+        if name not in columns and name not in labels:
+            faults.append({"field": field, "message": no_column(name, {*columns, *labels})})
         if name in measurement.shown[:index]:
             faults.append({"field": field, "message": "this column is shown already"})
     if (mechanism := answers.mechanism_of(spec.answers) if not answers.faults(spec.answers) else None) is not None:

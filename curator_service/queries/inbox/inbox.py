@@ -12,6 +12,8 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from blindopt.errors import BudgetExhausted, Busy, Fault, Invalid, StateConflict
+from curator_service.datasets.labels import Labels
+from curator_service.datasets.record_texts import in_words
 from curator_service.privacy.prices import text, units
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
@@ -63,6 +65,7 @@ class Inbox:
     ) -> None:
         self._context = context
         self._vault = vault
+        self._labels = Labels(context.seal)
         self._studies = studies
         self._versions = versions
         self._wakeups = wakeups
@@ -117,21 +120,47 @@ class Inbox:
 
     def _views(self, db: Connection, rows: Sequence[InboxRow]) -> list[wire.InboxItem]:
         held: dict[str, set[int]] = {}
-        earlier = _earlier(db, [row.measurement for row in rows])
+        earlier, labels = _earlier(db, [row.measurement for row in rows]), self._labels_of(db, rows)
         for measurement, _, query in rows:
             if measurement.state != "open" and query.query_id not in held:
                 spec = self._studies.of(db, query.study_id).spec
                 held[query.query_id] = ReleasedUnits.of(db, query.query_id, spec).held_back()
-        return [self._view(db, row, held.get(row.query.query_id, set()), earlier) for row in rows]
+        return [
+            self._view(db, row, held.get(row.query.query_id, set()), earlier, labels.get(row.measurement.seq, []))
+            for row in rows
+        ]
+
+    def _labels_of(self, db: Connection, rows: Sequence[InboxRow]) -> dict[int, list[wire.RecordText]]:
+        """The labels of measurements that their study shows, by their sequence number."""
+        of_studies: dict[str, dict[int, int]] = defaultdict(dict)
+        for row in rows:
+            stored = int(self._studies.of(db, row.query.study_id).order[row.measurement.row])
+            of_studies[row.query.study_id][row.measurement.seq] = stored
+        labels: dict[int, list[wire.RecordText]] = {}
+        for study_id, records in of_studies.items():
+            released = self._studies.of(db, study_id)
+            measured = released.spec.measurement
+            if released.reading is None or isinstance(measured, wire.ColumnMeasurement):
+                continue
+            dataset_id, columns = released.spec.dataset_id, released.reading.labels
+            texts = self._labels.shown(db, dataset_id, columns, records.values(), measured.shown)
+            labels |= {seq: texts[stored] for seq, stored in records.items() if stored in texts}
+        return labels
 
     def _view(
-        self, db: Connection, row: InboxRow, held: set[int], earlier: dict[tuple[str, int], list[_Earlier]]
+        self,
+        db: Connection,
+        row: InboxRow,
+        held: set[int],
+        earlier: dict[tuple[str, int], list[_Earlier]],
+        labels: list[wire.RecordText],
     ) -> wire.InboxItem:
         """``held``: the items of its query whose mean is held back."""
         shown, entry, query = row
         released = self._studies.of(db, query.study_id)
         spec = released.spec.measurement
         assert not isinstance(spec, wire.ColumnMeasurement)
+        values = released.values(shown.row, spec.shown)
         others = [(seq, value) for seq, value in earlier[query.study_id, shown.row] if seq != shown.seq]
         return wire.InboxItem(
             study=released.spec.name,
@@ -140,7 +169,10 @@ class Inbox:
             lower=spec.lower,
             upper=spec.upper,
             record=released.record(shown.row),
-            shown=released.shown(shown.row),
+            file_row=released.file_row(int(released.order[shown.row])),
+            labels=labels,
+            in_words=in_words(released.reading, values),
+            shown=[wire.Shown(column=name, value=value) for name, value in values.items()],
             asked_at=moment(query.created_at),
             due_at=moment(query.due_at) if query.due_at else None,
             value=entry.value if entry is not None and entry.kind == "answered" else None,

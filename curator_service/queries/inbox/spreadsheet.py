@@ -16,10 +16,10 @@ from blindopt.formats.safe_csv import plain
 from blindopt.formats.tables import SmallTable
 from curator_service.queries.measurement_entries import NewEntry
 
-COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
+COLUMNS = ("measurement_id", "study", "record", "file_row", "question", "unit", "value", "decline_reason", "note")
 NEEDED = ("measurement_id", "value")
-SHOWN = "shown: "
-"""Before the name of a shown column, which may be called anything."""
+LABEL, SHOWN = "label: ", "shown: "
+"""Before the name of a label or a shown column, which may be called anything."""
 FAULTS_MAX = 1_000
 CELL_MAX = 2_000
 Commas = Literal["ask", "decimal", "thousands"]
@@ -51,15 +51,19 @@ class Sheet:
 
 def export(items: Sequence[wire.InboxItem]) -> bytes:
     """CSV in UTF-8 with the byte order mark that spreadsheets need. Text that would be a formula is quoted."""
-    shown = list(dict.fromkeys(cell.column for item in items for cell in item.shown))
+    rows = [
+        {LABEL + plain(cell.column): plain(cell.text) for cell in item.labels}
+        | {SHOWN + plain(cell.column): plain(cell.text) for cell in item.in_words}
+        for item in items
+    ]
+    of_records = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name.startswith(SHOWN))
     file = io.StringIO(newline="")
     writer = csv.writer(file)
-    writer.writerow([*COLUMNS[:3], *(SHOWN + plain(name) for name in shown), *COLUMNS[3:]])
-    for item in items:
-        of = {cell.column: cell.value for cell in item.shown}
-        cells = [repr(of[name]) if name in of else "" for name in shown]
+    writer.writerow([COLUMNS[0], *of_records, *COLUMNS[1:]])
+    for item, row in zip(items, rows, strict=True):
+        places = [plain(item.study), item.record, "" if item.file_row is None else item.file_row]
         ends = [plain(item.question or ""), plain(item.unit or ""), "", "", ""]
-        writer.writerow([item.id, plain(item.study), item.record, *cells, *ends])
+        writer.writerow([item.id, *(row.get(name, "") for name in of_records), *places, *ends])
     return file.getvalue().encode("utf-8-sig")
 
 

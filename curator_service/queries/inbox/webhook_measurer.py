@@ -273,6 +273,8 @@ def body_of(item: wire.InboxItem) -> bytes:
         "study_id": item.study_id,
         "study": item.study,
         "record": item.record,
+        "file_row": item.file_row,
+        "labels": {label.column: label.text for label in item.labels},
         "play": item.play,
         "shown": {cell.column: cell.value for cell in item.shown},
         "unit": item.unit,

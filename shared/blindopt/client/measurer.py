@@ -23,8 +23,8 @@ class Measurer(Client):
         return [Item(self, view) for view in self.measurements()]
 
     def _repr_html_(self) -> str:
-        rows = [[item.view.record, item.question, item.view.unit] for item in self.inbox]
-        return table(["Record", "Question", "Unit"], rows, caption=f"{len(rows)} open measurements")
+        rows = [[item.whose, item.question, item.view.unit] for item in self.inbox]
+        return table(["Whom or what", "Question", "Unit"], rows, caption=f"{len(rows)} open measurements")
 
     def measurements(
         self, *, study_id: str | None = None, state: str | None = None, query_id: str | None = None
@@ -96,6 +96,9 @@ class Measurer(Client):
 class Item:
     """A measurement to make. ``view`` holds all of it; ``shown`` the values of the record that the study shows.
 
+    ``labels``: labels of the record that the study shows, by column. ``file_row``: its row in the file, as a
+    spreadsheet counts it; None if the curator does not know it.
+
     >>> for item in inbox:  # doctest: +SKIP
     ...     item.answer(44.25, note="at the second visit")
     """
@@ -103,7 +106,18 @@ class Item:
     def __init__(self, measurer: Measurer, view: wire.InboxItem) -> None:
         self.measurer, self.view = measurer, view
         self.id, self.record, self.question = view.id, view.record, view.question or ""
+        self.file_row, self.labels = view.file_row, {label.column: label.text for label in view.labels}
         self.shown = {shown.column: shown.value for shown in view.shown}
+
+    @property
+    def whose(self) -> str:
+        """The labels of the record, and its row in the file."""
+        return ", ".join([*self.labels.values(), self.in_file])
+
+    @property
+    def in_file(self) -> str:
+        """Where the record is in the file."""
+        return f"record {self.record}" if self.file_row is None else f"row {self.file_row} of the file"
 
     def answer(self, value: float, *, note: str | None = None) -> wire.QueryMeasurements:
         """Enter the measured ``value``, with a ``note`` for your colleagues. Raises Invalid if it is not finite."""
@@ -117,4 +131,4 @@ class Item:
         return self.measurer.decline(self.view.query_id, body)
 
     def __repr__(self) -> str:
-        return f"<measurement {self.id}: record {self.record}, {self.question}>"
+        return f"<measurement {self.id}: {self.in_file}, {self.question}>"

@@ -16,6 +16,8 @@ _Quantile = Annotated[float, Field(ge=0.001, le=0.999)]
 
 ROWS_PER_PERSON_MAX = 1_000
 CATEGORIES_MAX = 100
+LABELS_MAX = 3
+LABEL_CHARACTERS_MAX = 200
 DateFormat = Literal["iso", "d.m.y", "d/m/y", "m/d/y"]
 Contents = Literal["number", "date", "text", "empty", "other"]
 _Category = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -33,10 +35,12 @@ class ColumnChoice(Request):
     """How a column of a file is read. All of it is public: it must not be computed from the records."""
 
     column: Name = Field(description="Name, as in the header of the file; column_1 for the first, if it has none.")
-    kind: Literal["number", "one_hot", "codes", "date"] = Field(
+    kind: Literal["number", "one_hot", "codes", "date", "label"] = Field(
         "number",
         description="number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the "
-        "cell is this value, else 0. codes: the position of the cell in values, from 1. date: days since a date.",
+        "cell is this value, else 0. codes: the position of the cell in values, from 1. date: days since a date. "
+        "label: kept as written for the people or the system that measure and for the record's page, of up to 200 "
+        "characters, stored encrypted; no feature and no outcome. At most 3 columns.",
     )
     values: list[_Category] | None = Field(
         None,
@@ -74,13 +78,17 @@ class ColumnChoice(Request):
             raise ValueError("date_format and since belong to date")
         if (self.missing == "fill") != (self.fill is not None):
             raise ValueError("fill belongs to missing fill")
+        if self.kind == "label" and (self.missing != "refuse" or self.missing_values):
+            raise ValueError("missing, fill and missing_values do not belong to label: a label is kept as written")
         if self.kind == "one_hot" and self.fill:
             raise ValueError("fill of one_hot is 0: no category")
         return self
 
     @property
     def stored(self) -> list[str]:
-        """Names of the columns that are stored."""
+        """Names of the columns of numbers that are stored."""
+        if self.kind == "label":
+            return []
         if self.kind != "one_hot" or self.values is None:
             return [self.column]
         return [f"{self.column}={value.strip()}" for value in self.values]
@@ -152,6 +160,11 @@ class FileReading(Reply):
         None, description="How ids of persons are compared; null: as_written, or no person column."
     )
 
+    @property
+    def labels(self) -> list[str]:
+        """Names of the columns that are kept as labels."""
+        return [choice.column for choice in self.columns if choice.kind == "label"]
+
 
 class SurveyedColumn(Reply):
     """What a column of a file holds: for its owner alone."""
@@ -180,6 +193,9 @@ class SurveyedColumn(Reply):
     )
     date_formats: list[DateFormat] = Field(description="Formats that fit every cell, where it is a date.")
     constant: bool = Field(description="Whether every cell is the same.")
+    distinct: bool = Field(
+        False, description="Whether it is text of which no two filled cells are equal, as names are."
+    )
     unnamed: bool = Field(description="Whether the file gives it no name, as for an index.")
 
     @property

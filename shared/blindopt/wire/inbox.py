@@ -27,6 +27,13 @@ class Shown(Reply):
     value: float = Field(description="Value, in raw units.")
 
 
+class RecordText(Reply):
+    """A cell of a record as its file has it."""
+
+    column: str = Field(description="Name of the column in the file.")
+    text: str = Field(repr=False, description="A label, a category, a date or a number, as a person reads it.")
+
+
 class EarlierMeasurement(Reply):
     """An earlier value of the same record in the same study."""
 
@@ -65,6 +72,13 @@ class InboxItem(Reply):
     lower: float | None = Field(description="Smallest plausible value, in its unit: smaller ones are refused.")
     upper: float | None = Field(description="Largest plausible value, in its unit: larger ones are refused.")
     record: int = Field(ge=1, description="Number of the record in the dataset's file, from 1.")
+    file_row: int | None = Field(
+        None,
+        description="Number of the record as a spreadsheet shows it: in CSV the header is 1, Parquet has no header. "
+        "Null: the curator does not know the file's kind, because it was registered before version 0.3.",
+    )
+    labels: list[RecordText] = Field([], description="Labels of the record that the study shows.")
+    in_words: list[RecordText] = Field([], description="What shown has, in the words of the file.")
     shown: list[Shown] = Field(description="Values of the record that the study shows.")
     play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first measurement of the record in its query.")
     plays: int = Field(ge=1, le=PLAYS_MAX, description="Number of measurements of the record in its query.")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from blindopt.wire.base import Name, Page, Reply, Request
-from blindopt.wire.inbox import Shown, Text
+from blindopt.wire.inbox import RecordText, Shown, Text
 from blindopt.wire.study import Budget
 
 Candidate = Annotated[int, Field(ge=0, lt=10**9, description="Number of a candidate, from 0.")]
@@ -112,6 +112,9 @@ class RecordView(Reply):
     study_id: str = Field(description="std_...")
     row: int = Field(description="Number of the candidate, from 0.")
     record: int = Field(description="Number of the record in its file, from 1.")
+    file_row: int | None = Field(None, description="Its number as a spreadsheet shows it; null: not known.")
+    labels: list[RecordText] = Field([], description="Its labels.")
+    in_words: list[RecordText] = Field([], description="Its columns in the words of the file.")
     columns: list[Shown] = Field(description="Every stored column, in the units of the file.")
     plays: int = Field(description="How often the candidate was measured for vendors.")
 

@@ -551,7 +551,7 @@ def test_measurements_are_answered_one_after_another_refused_and_corrected(measu
         assert measurer.form(action)["value"] == "999"
         assert "999 mmHg is more than the largest allowed value, 200 mmHg. Not saved." in measurer.shown
         measurer.submit(action, value="120,5")
-        assert f"Saved 120.5 mmHg for record {mine[0]['record']}" in measurer.shown
+        assert f"Saved 120.5 mmHg for row {mine[0]['record'] + 1} of the file" in measurer.shown
         assert f"/inbox/{mine[1]['id']}:answer" in measurer.text  # the next one is ready
         measurer.submit(f"/inbox/{mine[1]['id']}:decline", reason="consent", decline_note=MARKUP)
         now = {i["id"]: i for i in api.get("/v1/inbox", params={"query_id": query, "state": "all"}).json()["items"]}
@@ -654,7 +654,7 @@ def test_the_same_answer_form_sent_twice_is_one_answer_and_no_error(measurer, se
         sent = measurer.form(action := f"/inbox/{mine.id}:answer") | {"value": "110"}
         for _ in range(2):
             measurer.send("POST", "/console" + action, data=sent)
-            assert f"Saved 110 mmHg for record {mine.record}" in measurer.shown
+            assert f"Saved 110 mmHg for row {mine.record + 1} of the file" in measurer.shown
         assert other.measurement(mine.id).version == 1
 
 
@@ -726,7 +726,7 @@ def test_a_comma_before_three_digits_is_asked_back_and_saved_by_a_button(measure
         measurer.submit(f"/inbox/{second.id}:answer", value="1,034")
         sent = measurer.form(f"/inbox/{second.id}:answer")
         measurer.send("POST", f"/console/inbox/{second.id}:answer", data=sent | {"reading_value": "1.034"})
-        assert f"Saved 1.034 mmHg for record {second.record}" in measurer.shown
+        assert f"Saved 1.034 mmHg for row {second.record + 1} of the file" in measurer.shown
         assert other.measurement(second.id).value == 1.034
 
 
@@ -737,7 +737,7 @@ def test_the_table_asks_back_too(measurer, service, study):
         measurer.get("/inbox/table")
         measurer.submit("/inbox/table", **{f"value_{mine.id}": "1,034"})
         assert (measurer.status, "1.034 or 1,034?" in measurer.shown) == (422, True)
-        assert f"Value of record {mine.record}" in measurer.shown
+        assert f"Value of row {mine.record + 1} of the file" in measurer.shown
         assert "msr" not in measurer.shown
         measurer.submit("/inbox/table", **{f"reading_value_{mine.id}": "1.034"})
         assert other.measurement(mine.id).value == 1.034
@@ -786,7 +786,7 @@ def test_an_item_shows_what_was_measured_of_the_record_before_and_that_a_repeat_
         _, second = other.measurements(query_id=again.id)
         assert [earlier.value for earlier in second.earlier] == [44.25]
         measurer.get(f"/inbox/{second.id}")
-        assert "repeat 2 of 2, on purpose" in measurer.shown
+        assert "Repeat 2 of 2, on purpose" in measurer.shown
         assert "Measured before 44.25 mmHg" in re.sub(r"\s+", " ", measurer.shown)
         other.decline(again.id, wire.DeclineCreate(reason="consent"))
     measurer.get("/inbox/told?state=declined")

@@ -34,22 +34,25 @@ def rows_of(file):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_is_run_or_turned_round_by_a_spreadsheet(text):
-    shown = [wire.Shown(column=text, value=1.5)]
-    header, line = rows_of(spreadsheet.export([item(study=text, question=text, unit=text, shown=shown)]))
+    cells = [wire.RecordText(column=text, text=text)]
+    chosen = item(study=text, question=text, unit=text, labels=cells, in_words=cells)
+    header, line = rows_of(spreadsheet.export([chosen]))
     for cell in (*header, *line):
         assert not cell.lstrip().startswith(("=", "+", "-", "@", "|", "%", "\uff1d"))
         assert not set(cell) & set("\u202e\u200b\ufeff\u2066")
 
 
 def test_shown_columns_keep_their_values_and_hide_no_other_column():
-    shown = [wire.Shown(column="value", value=0.1), wire.Shown(column="big", value=1e300)]
-    header, first, second = rows_of(spreadsheet.export([item(1, shown=shown), item(2)]))
+    named = [wire.RecordText(column="value", text="K-1")]
+    words = [wire.RecordText(column="value", text="0.1"), wire.RecordText(column="big", text="1e+300")]
+    exported = spreadsheet.export([item(1, in_words=words, file_row=8), item(2, labels=named)])
+    header, first, second = rows_of(exported)
     assert header == [
-        *("measurement_id", "study", "record", "shown: value", "shown: big"),
+        *("measurement_id", "label: value", "shown: value", "shown: big", "study", "record", "file_row"),
         *("question", "unit", "value", "decline_reason", "note"),
     ]
-    assert first[3:5] == ["0.1", "1e+300"]
-    assert second[3:5] == ["", ""]
+    assert first[1:7] == ["", "0.1", "1e+300", "s", "7", "8"]
+    assert second[1:7] == ["K-1", "", "", "s", "7", ""]
 
 
 ID = "msr_00000000000000aa"

@@ -69,6 +69,8 @@ def test_a_measurer_gets_the_record_signed_and_answers(webhook_curator, study, s
             "study_id": study.study,
             "study": "by hand",
             "record": item.record,
+            "file_row": item.record + 1,
+            "labels": {},
             "play": item.play,
             "shown": {small.names[1]: small.x[item.record - 1, 1]},
             "unit": "mg",

@@ -75,7 +75,7 @@ def test_a_choice_of_a_column_is_read_and_a_wrong_one_is_refused():
     assert columns_of(["price", choice]) == ["price", wire.ColumnChoice(column="cut", kind="one_hot", values=["Good"])]
     with pytest.raises(Invalid, match="columns"):
         columns_of([{"column": "cut", "kind": "codes"}])
-    with pytest.raises(Invalid, match=r'^columns.0.kind must be one of "number", .* or "date": did you mean "codes"'):
+    with pytest.raises(Invalid, match=r'^columns.0.kind must be one of "number", .* or "label": did you mean "codes"'):
         columns_of([{"column": "cut", "kind": "code"}])
 
 
