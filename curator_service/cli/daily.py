@@ -10,6 +10,7 @@ from blindopt.errors import Invalid
 from blindopt.formats.numbers import DecimalSigns, either, readings
 from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
+from curator_service.cli import uploading
 from curator_service.cli.program import PROGRAM, as_measurer, as_owner
 from service_kit.cli.program import plain_errors, read_json
 from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, facts, show, table
@@ -124,6 +125,9 @@ def list_datasets(url: Url = None, token_file: TokenFile = None, as_json: AsJson
         views = client.datasets()
     rows = [[view.id, "erased" if view.erased_at else view.state, view.rows, view.name] for view in views]
     show(views, table(["dataset", "state", "rows", "name"], rows), as_json)
+
+
+dataset_cli.command()(uploading.upload)
 
 
 @dataset_cli.command()

@@ -2,68 +2,28 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
 
 from blindopt import wire
+from blindopt.formats.column_ways import (
+    DATES,
+    DROP,
+    LABEL,
+    LISTED,
+    NUMBER,
+    SEPARATORS,
+    contents,
+    is_problem,
+    key_of,
+    ways,
+)
 from service_kit.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
 _TRAIL = [("Datasets", "/datasets")]
-DATES: dict[wire.DateFormat, str] = {
-    "iso": "2024-12-31",
-    "d.m.y": "31.12.2024",
-    "d/m/y": "31/12/2024",
-    "m/d/y": "12/31/2024",
-}
-SEPARATORS: dict[wire.Separator, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_LISTED = {"one_hot": "yes/no columns, one for each category", "codes": "codes 1, 2, 3 … in the order of the list"}
 _NAME_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to read a column: its key in the form, in words, and the fields of its choice."""
-
-    key: str
-    words: str
-    fields: dict[str, Any] = field(default_factory=dict)
-
-
-_DROP, _NUMBER = Way("drop", "Leave the column out"), Way("number", "Numbers")
-_LABEL = Way("label", "Keep it as a label, for measurers and the record page only", {"kind": "label"})
-
-
-def ways(column: wire.SurveyedColumn) -> list[Way]:
-    """The ways to read a column that may be right."""
-    listed = [Way(kind, f"Turn it into {words}", {"kind": kind}) for kind, words in _LISTED.items()]
-    if column.holds == "number":
-        return [_NUMBER, _DROP, *(listed if column.values else [])]
-    if column.holds == "date":
-        words = "Days since the date below, from dates such as"
-        return [
-            *(
-                Way(each, f"{words} {DATES[each]}", {"kind": "date", "date_format": each})
-                for each in column.date_formats
-            ),
-            _DROP,
-        ]
-    if column.holds == "text" and column.odd:
-        cells = "this cell counts" if column.wrong == 1 else f"these {column.wrong:,} cells count"
-        gaps = Way("gaps", f"Numbers, {cells} as missing", {"missing_values": column.odd})
-        return [gaps, *listed, _LABEL, _DROP]
-    return [_DROP, _LABEL, *listed, _NUMBER] if column.holds == "text" else [_DROP]
-
-
-def _key_of(choice: wire.ColumnChoice | None) -> str:
-    """The key of the way that a choice takes."""
-    if choice is None:
-        return _DROP.key
-    return (
-        str(choice.date_format or "iso") if choice.kind == "date" else "gaps" if choice.missing_values else choice.kind
-    )
 
 
 @pages.get("/datasets/uploads/{upload_id}", roles=("owner",))
@@ -136,6 +96,7 @@ async def _count(page: Page, view: wire.PendingUpload, choice: dict[str, Any], f
 
 async def show(page: Page, view: wire.PendingUpload, form: Form, status: int = 200) -> Response:
     context: dict[str, Any] = {"upload": view, "form": form, "status": status, "ways": ways, "separators": SEPARATORS}
+    context |= {"contents": contents}
     context |= {"problems": [(i, c) for i, c in enumerate(view.columns) if is_problem(c)]}
     clean = [(i, c) for i, c in enumerate(view.columns) if not is_problem(c)]
     context |= {"clean": [pair for pair in clean if not pair[1].values]}
@@ -189,11 +150,6 @@ def in_words(fault: Any) -> str:
     return f"{fault.message}: {fault.count:,} cells{where}" if fault.count else f"{fault.message}{where}"
 
 
-def is_problem(column: wire.SurveyedColumn) -> bool:
-    """Whether a column cannot be read as numbers at once, just as they are."""
-    return bool(column.holds != "number" or column.missing or column.unnamed or column.rounded)
-
-
 def is_clear(view: wire.PendingUpload, person: str) -> bool:
     """Whether nothing has to be decided about a file."""
     problems = (is_problem(column) for column in view.columns if column.name != person)
@@ -223,7 +179,7 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     values |= {"lists_public": any(choice.values for choice in choices.values())}  # it was ticked then
     for i, column in enumerate(view.columns):
         choice = choices.get(column.name)
-        fields: dict[str, Any] = {"column": column.name, "kind": _key_of(choice), "missing": "leave_out", "fill": "0"}
+        fields: dict[str, Any] = {"column": column.name, "kind": key_of(choice), "missing": "leave_out", "fill": "0"}
         fields |= {"values": "\n".join(column.values or [])}
         if choice is not None and choice.missing == "fill":
             fields |= {"missing": "fill", "fill": choice.fill}
@@ -268,17 +224,17 @@ def _choice(form: Form, i: int, column: wire.SurveyedColumn) -> dict[str, Any] |
     """How a column is read; None: not at all."""
     if not is_problem(column) and not column.values:
         return {"column": column.name} if form.has(f"columns.{i}.column") else None
-    way = next((way for way in ways(column) if way.key == form.get(f"columns.{i}.kind")), _DROP)
-    if way is _DROP:
+    way = next((way for way in ways(column) if way.key == form.get(f"columns.{i}.kind")), DROP)
+    if way is DROP:
         return None
-    if way is _NUMBER and not is_problem(column):
+    if way is NUMBER and not is_problem(column):
         return {"column": column.name}
     choice: dict[str, Any] = {"column": column.name} | way.fields
-    if way is _LABEL:
+    if way is LABEL:
         return choice
     if way.key in DATES:
         choice |= {"since": form.get("since") or None}
-    if way.key in _LISTED:
+    if way.key in LISTED:
         lines = [line.strip() for line in form.get(f"columns.{i}.values").splitlines() if line.strip()]
         if not lines or len(set(lines)) < len(lines):
             form.wrong(f"columns.{i}.values", "List each category once, one on a line")

@@ -153,6 +153,7 @@ def _study(owner: Owner) -> str:
     upload = owner.start_upload(_houses(1, 600), filename="houses.csv")
     _call(owner, "GET", "/v1/uploads")
     owner.pending_upload(upload.id)
+    owner.read_upload(upload.id, wire.ReadingChoice(columns=["area_m2", "built", "price"]))
     owner.discard_upload(upload.id)
     dataset = owner.upload(_houses(1, 600), name="House sales", columns=["area_m2", "built", "price"])
     path = f"/v1/datasets/{dataset.id}"

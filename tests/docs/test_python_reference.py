@@ -15,7 +15,20 @@ ENTRIES = [(name, value) for name, value in entries() if not python_api._is_reco
 CALLS = [(f"{name}.{item}", member, value) for name, value in ENTRIES for item, member in members(value)]
 EVERY = [(name, value, None) for name, value in ENTRIES] + CALLS
 STORY = (
-    *("Owner", "Dataset", "Check", "Preview", "Forecast", "Draft", "ReleasedStudy", "Grant", "Study", "Vendor", "Run"),
+    *(
+        "Owner",
+        "UploadedFile",
+        "Dataset",
+        "Check",
+        "Preview",
+        "Forecast",
+        "Draft",
+        "ReleasedStudy",
+        "Grant",
+        "Study",
+        "Vendor",
+        "Run",
+    ),
     *("vendor.Comparison", "StudyAccount", "reports.DatasetAccount", "Message", "VerifiedLog", "auditing.Comparison"),
     *("Measurer", "Item"),
 )

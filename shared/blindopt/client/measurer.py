@@ -86,7 +86,7 @@ class Measurer(Client):
         """Import a filled-in ``file``: all of it, or nothing if a line is wrong. ``dry_run`` only checks it.
 
         Lines with what is stored already change nothing. Those with another value are refused (Remote), unless
-        ``corrections="apply"``; a dry run lists them, and what private answers would be charged.
+        ``corrections`` is "apply"; a dry run lists them, and what private answers would be charged.
         """
         params = {"dry_run": "true" if dry_run else "false", "corrections": corrections}
         reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindopt import wire
-from blindopt.client import reports
+from blindopt.client import reports, uploads
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.client.drafts import Columns, Outcome, Privacy, Tuning, columns_of, study_of, tuning_of, undecided
+from blindopt.client.uploads import Reading, reading_of
 from blindopt.display import facts, table
 from blindopt.errors import Invalid, Remote
 from blindopt.formats.text_files import save_secret
@@ -41,17 +42,20 @@ class Owner(ServiceClient):
         person: str | None = None,
         rows_per_person: int | None = None,
         public: bool = False,
+        reading: Reading | None = None,
     ) -> "Dataset":
         """Register ``data``: a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file.
 
         ``columns`` are names, or choices such as ``{"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}``;
         None: all, as numbers. ``person`` is the column that says whose a record is. ``rows_per_person`` is the most
         records of one person that are kept. ``public`` declares that nobody in the table needs protection.
+        ``reading``, a ReadingChoice or its fields, says all of this about the file in place of the three.
 
         Raises Remote ``dataset_invalid`` where something has to be decided first. Its notes say what, by column.
         """
         file, filename = _file(data)
         choices = None if columns is None else columns_of(columns)
+        choice = None if reading is None else reading_of(reading)
         try:
             view = self.register(
                 name,
@@ -61,6 +65,7 @@ class Owner(ServiceClient):
                 columns=choices,
                 person=person,
                 rows_per_person=rows_per_person,
+                reading=choice,
             )
         except Remote as error:
             if error.code == "dataset_invalid":
@@ -88,23 +93,33 @@ class Owner(ServiceClient):
         columns: Sequence[str | wire.ColumnChoice] | None = None,
         person: str | None = None,
         rows_per_person: int | None = None,
+        reading: wire.ReadingChoice | None = None,
         key: str | None = None,
     ) -> wire.DatasetView:
         """Register a CSV or Parquet file, also packed with gzip; only ``columns`` are read where given.
 
         ``person``: the column that says whose each row is; at most ``rows_per_person`` rows of each person are kept.
+        ``reading`` says how the file is read, in place of the three.
         """
-        data = {"name": name, "public": "true" if public else "false"}
-        if columns is not None:
-            choices = [column if isinstance(column, str) else column.model_dump(mode="json") for column in columns]
-            data["columns"] = json.dumps(choices)
-        if person is not None:
-            data["person"] = person
-        if rows_per_person is not None:
-            data["rows_per_person"] = str(rows_per_person)
-        files = {"file": (filename, file)}
+        choice = reading
+        if choice is None:
+            choices = None if columns is None else list(columns)
+            choice = reading_of({"columns": choices, "person": person, "rows_per_person": rows_per_person})
+        data = _fields(name, choice, public=public)
+        return self._registered(data, {"file": (filename, file)}, key)
+
+    def _registered(self, data: dict[str, str], files: dict[str, Any], key: str | None) -> wire.DatasetView:
         reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
         return reply.check().read(wire.DatasetView)
+
+    def read(self, data: Any) -> "UploadedFile":
+        """Keep ``data`` at the curator for 24 hours, and return how it was read. Nothing is stored yet.
+
+        ``data`` is what ``upload`` takes. Correct the reading of what is returned, and store it. Raises Remote
+        ``dataset_invalid`` for a file that is broken.
+        """
+        file, filename = _file(data)
+        return UploadedFile(self, self.pending_upload(self.start_upload(file, filename=filename).id))
 
     def start_upload(self, file: bytes, *, filename: str = "data.csv", key: str | None = None) -> wire.UploadCreated:
         """Keep a file for 24 hours, to decide how its columns are read."""
@@ -114,6 +129,17 @@ class Owner(ServiceClient):
     def pending_upload(self, upload_id: str) -> wire.PendingUpload:
         """What the columns of a pending file hold."""
         return self._get(f"/v1/uploads/{upload_id}", wire.PendingUpload)
+
+    def read_upload(self, upload_id: str, reading: wire.ReadingChoice) -> wire.PendingUpload:
+        """Read a pending file in another way, and count what a registration would store."""
+        return self._post(f"/v1/uploads/{upload_id}:read", wire.PendingUpload, reading)
+
+    def store_upload(
+        self, upload_id: str, reading: wire.ReadingChoice, *, name: str, public: bool = False, key: str | None = None
+    ) -> "Dataset":
+        """Register a pending file, which is deleted then."""
+        fields = _fields(name, reading, public=public)
+        return Dataset(self, self._registered(fields, {"upload": (None, upload_id)}, key))
 
     def discard_upload(self, upload_id: str, *, key: str | None = None) -> wire.UploadDiscarded:
         """Delete a pending file."""
@@ -338,6 +364,78 @@ class Owner(ServiceClient):
     def consistency(self, first: int, second: int, grant_id: str | None = None) -> wire.Consistency:
         """Proof that the log has only grown between the sizes ``first`` and ``second``."""
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
+
+
+class UploadedFile:
+    """A file that waits at the curator for 24 hours. ``view`` says how it was read: for its owner alone.
+
+    >>> file = owner.read("houses.csv")  # doctest: +SKIP
+    >>> print(file)  # doctest: +SKIP
+    >>> built = {"kind": "number", "missing": "leave_out", "missing_values": ["?"]}  # doctest: +SKIP
+    >>> stored = file.correct(columns={"built": built}).store(name="houses")  # doctest: +SKIP
+    """
+
+    def __init__(self, owner: "Owner", view: wire.PendingUpload) -> None:
+        self.owner, self.view = owner, view
+
+    @property
+    def reading(self) -> wire.ReadingChoice | None:
+        """How the file is read: as proposed, or as corrected last. None: no column can be read without a decision."""
+        return self.view.reading
+
+    def correct(self, **changes: Any) -> "UploadedFile":
+        """Read the file in another way, and count again. Nothing is stored. Return the file.
+
+        ``changes`` are fields of ReadingChoice: separator, decimal, encoding, missing_values, person and
+        rows_per_person. ``columns`` replaces all choices, or, as a dict by name, some of them: None leaves a column
+        out. Columns are proposed anew if another of the first four is changed without them.
+
+        Raises Invalid for what cannot be right, and Remote ``dataset_invalid`` with each fault.
+        """
+        fields = {} if self.reading is None else self.reading.model_dump()
+        anew = changes.keys() & uploads.OF_CELLS and "columns" not in changes
+        columns = changes.get("columns")
+        if isinstance(columns, Mapping):
+            changes["columns"] = self._with(columns)
+        reading = reading_of(fields | changes | ({"columns": None} if anew else {}))
+        self.view = self.owner.read_upload(self.view.id, reading)
+        return self
+
+    def _with(self, columns: Mapping[str, Any]) -> list[Any]:
+        """The choices so far, with these in their places."""
+        choices: dict[str, Any] = {choice.column: choice for choice in uploads.choices_of(self.view)}
+        for name, choice in columns.items():
+            if isinstance(choice, str):
+                raise Invalid.at(f"columns.{name}", "must be a choice such as {'kind': 'number'}, or None")
+            choices[name] = {"column": name, **choice} if isinstance(choice, Mapping) else choice
+        in_order = [*(column.name for column in self.view.columns), *choices]
+        return [choices[name] for name in dict.fromkeys(in_order) if choices.get(name) is not None]
+
+    def store(self, *, name: str, public: bool = False) -> "Dataset":
+        """Register the file as it is read, and return the dataset: it has as many records as were counted.
+
+        ``name`` is for people. ``public`` declares that nobody in the table needs protection.
+        """
+        if self.reading is None:
+            raise Invalid("no column of the file is read: say how, with correct(columns=...)")
+        return self.owner.store_upload(self.view.id, self.reading, name=name, public=public)
+
+    def discard(self) -> None:
+        """Delete the file at the curator."""
+        self.owner.discard_upload(self.view.id)
+
+    def __str__(self) -> str:
+        return uploads.description(self.view)
+
+    def __repr__(self) -> str:
+        return f"<file {self.view.filename}: {uploads.remaining(self.view)}>"
+
+    def _repr_html_(self) -> str:
+        return table(
+            uploads.HEAD,
+            uploads.rows_of(self.view),
+            caption=f"{uploads.first_line(self.view)}. {uploads.remaining(self.view)}.",
+        )
 
 
 class Dataset:
@@ -593,6 +691,13 @@ class Message:
 
 def _choice(candidate: int) -> wire.RecordChoice:
     return parsed(wire.RecordChoice, {"row": candidate}, {"row": "candidate"})
+
+
+def _fields(name: str, reading: wire.ReadingChoice, *, public: bool) -> dict[str, str]:
+    """The fields of a registration."""
+    fields = reading.model_dump(mode="json", exclude_defaults=True)
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
+    return {"name": name, "public": "true" if public else "false", **texts}
 
 
 def _file(data: Any) -> tuple[bytes, str]:

@@ -60,7 +60,8 @@ def test_a_file_is_shown_as_it_was_read_and_stored_as_it_was_counted(curator):
         True,
     )
     proposed = {choice["column"]: choice for choice in view["reading"]["columns"]}
-    assert list(proposed) == ["Größe", "Marker", "Aufnahme"]
+    assert list(proposed) == ["Patient", "Größe", "Marker", "Aufnahme"]
+    assert proposed["Patient"]["kind"] == "label"  # no two are equal
     assert (proposed["Marker"]["missing_values"], proposed["Marker"]["missing"]) == (["<5"], "leave_out")
     whole = [i for i in range(40) if i % 9 and i % 7]
     assert (view["remaining"]["rows"], view["remaining"]["left_out"]) == (len(whole), 40 - len(whole))

@@ -1,0 +1,88 @@
+"""A file that waits at the curator: how it was read, what else its columns may be, and how many records remain."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from blindopt import wire
+from blindopt.client.drafts import columns_of
+from blindopt.formats.column_ways import SEPARATORS, contents, is_problem, key_of, ways
+from blindopt.wire.base import parsed
+
+Reading: TypeAlias = wire.ReadingChoice | Mapping[str, Any]
+_COLUMNS_SHOWN = 24
+OF_CELLS = {"separator", "decimal", "encoding", "missing_values"}
+"""Changes of these change what the columns hold."""
+
+
+def reading_of(reading: Reading) -> wire.ReadingChoice:
+    """How a file is to be read. Raises Invalid for what cannot be right."""
+    if isinstance(reading, wire.ReadingChoice):
+        return reading
+    fields = dict(reading)
+    if (columns := fields.get("columns")) is not None:
+        fields["columns"] = columns_of(columns)
+    return parsed(wire.ReadingChoice, fields)
+
+
+def choices_of(view: wire.PendingUpload) -> list[wire.ColumnChoice]:
+    """How each column of a file is read, of those that are."""
+    columns: Sequence[str | wire.ColumnChoice] = (view.reading and view.reading.columns) or []
+    return [wire.ColumnChoice(column=each) if isinstance(each, str) else each for each in columns]
+
+
+def remaining(view: wire.PendingUpload) -> str:
+    """How many records remain of a file, in words."""
+    if view.remaining is None:
+        return f"{view.rows:,} records; how many remain is not counted yet"
+    return f"{view.remaining.rows:,} of {view.rows:,} records remain"
+
+
+HEAD = ("Column", "Holds", "Read as", "First cells")
+
+
+def first_line(view: wire.PendingUpload) -> str:
+    """What a file is, in words."""
+    signs = ""
+    if view.separator is not None:
+        sign = "comma" if view.decimal == "," else "point"
+        signs = f", separated by {SEPARATORS[view.separator]}, with a decimal {sign}, in {view.encoding}"
+    return f"{view.filename}: {view.rows:,} records, {len(view.columns):,} columns{signs}"
+
+
+def rows_of(view: wire.PendingUpload) -> list[tuple[str, str, str, str]]:
+    """What each column holds and how it is read, with those first that need a decision."""
+    choices = {choice.column: choice for choice in choices_of(view)}
+    rows = []
+    for column in sorted(view.columns, key=is_problem, reverse=True):
+        key = key_of(choices.get(column.name))
+        is_person = view.reading is not None and view.reading.person == column.name
+        words = "the person" if is_person else next((way.words for way in ways(column) if way.key == key), key)
+        rows.append((column.name, contents(column, view.rows), words, ", ".join(column.first)))
+    return rows
+
+
+def description(view: wire.PendingUpload) -> str:
+    """A file as text of at most 30 lines: how it was read, and what remains. Columns that need a decision come first.
+
+    What is computed from the records (copies, columns with one value) is for you alone: do not choose by it. You may
+    choose by gaps and by how many records remain.
+    """
+    cells = [[_cut(cell) for cell in row] for row in (HEAD, *rows_of(view))]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    aligned = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    lines = [first_line(view), *list(aligned)[: 1 + _COLUMNS_SHOWN]]
+    if len(view.columns) > _COLUMNS_SHOWN:
+        lines.append(f"... and {len(view.columns) - _COLUMNS_SHOWN:,} more columns")
+    if view.samples:
+        lines.append(f"Not UTF-8: check the words that Windows-1252 reads: {', '.join(view.samples)}")
+    if view.unsure:
+        readings = (f"{each.cell} is {each.point:.15g} or {each.comma:.15g}" for each in view.unsure)
+        lines.append(f"Say which sign is decimal, a point or a comma: {', '.join(readings)}")
+    lines.append(f"{remaining(view)}.")
+    if view.remaining is not None and view.remaining.copies:
+        lines.append(f"For you alone: {view.remaining.copies:,} records are exact copies of another.")
+    return "\n".join(lines)
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= 44 else f"{cell[:43]}…"

@@ -1,0 +1,189 @@
+"""A file of an office becomes a dataset without being edited: at a terminal, by options, by a file, and in Python."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+import blindopt as bo
+from blindopt import wire
+from blindopt.errors import Invalid
+
+CELL = "Tübingen-5519"
+ROWS = 30
+WHOLE = [i for i in range(ROWS) if i % 9 != 4 and i % 10 != 7]
+
+
+@pytest.fixture
+def clinic(tmp_path):
+    """Text, gaps, decimal commas, values below a limit of detection, in Windows-1252."""
+    rows = [
+        f"P-{100 + i};{('weiblich', 'männlich')[i % 2]};{'' if i % 9 == 4 else f'{150 + i},5'};"
+        f"{'<5' if i % 10 == 7 else 5 + i % 17};{CELL if i % 2 else 'Ulm'}"
+        for i in range(ROWS)
+    ]
+    path = tmp_path / "Praxis.csv"
+    path.write_bytes("\r\n".join(["Patient;Geschlecht;Größe;Marker;Ort", *rows, ""]).encode("windows-1252"))
+    return path
+
+
+@pytest.fixture
+def owner(curator):
+    with bo.Owner(curator.url, curator.token) as library:
+        yield library
+
+
+def waiting(curator):
+    with curator.http() as http:
+        return http.get("/v1/uploads").json()["uploads"]
+
+
+def at_a_terminal(curator, typed, *arguments):
+    """Run a command whose questions are answered by somebody who types; what it prints and shows."""
+    ours, theirs = pty.openpty()
+    os.write(ours, "".join(f"{answer}\n" for answer in typed).encode())
+    command = [sys.executable, "-m", "curator_service", *arguments]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=curator.environment
+    ) as process:
+        os.close(theirs)
+        printed, shown = process.communicate(timeout=240)
+    os.close(ours)
+    assert process.returncode == 0, shown.decode()
+    return printed.decode(), shown.decode()
+
+
+def test_the_questions_are_asked_at_a_terminal(curator, clinic):
+    answers = [
+        "y",  # the words are right
+        "1",  # Patient is left out
+        "3", "weiblich,männlich",  # Geschlecht is a list
+        "",  # Größe: numbers, as proposed
+        "",  # Marker: <5 counts as missing, as proposed
+        "1",  # Ort is left out
+        "y",  # records with gaps are left out
+        "y",  # store them
+    ]  # fmt: skip
+    printed, shown = at_a_terminal(curator, answers, "dataset", "upload", str(clinic), "--json")
+    view = wire.DatasetView.model_validate_json(printed)
+    assert (view.name, view.rows, view.rows_left_out) == ("Praxis", len(WHOLE), ROWS - len(WHOLE))
+    names = ["Geschlecht=weiblich", "Geschlecht=männlich", "Größe", "Marker"]
+    assert [column.name for column in view.columns] == names
+    for said in (
+        "Are these words right: Größe",
+        "Numbers, but for 3 of 30 filled cells: <5",
+        f"{len(WHOLE)} of {ROWS} ",
+    ):
+        assert said in shown
+    assert waiting(curator) == []
+
+
+def test_what_is_proposed_is_printed_edited_and_read(curator, clinic, tmp_path):
+    proposed = curator.run_in_process("dataset", "upload", str(clinic), "--propose")
+    assert (proposed.returncode, waiting(curator)) == (0, [])
+    assert "6 columns" not in proposed.stdout
+    body = json.loads(proposed.stdout)
+    assert (body["separator"], body["decimal"], body["encoding"]) == (";", ",", "windows-1252")
+    body["columns"] += [{"column": "Geschlecht", "kind": "codes", "values": ["weiblich", "männlich"]}]
+    reading = tmp_path / "reading.json"
+    reading.write_text(json.dumps(body), encoding="utf-8")
+    stored = curator.run_in_process("dataset", "upload", str(clinic), "--reading", str(reading), "--json")
+    view = wire.DatasetView.model_validate_json(stored.stdout)
+    assert (view.rows, [column.name for column in view.columns]) == (len(WHOLE), ["Größe", "Marker", "Geschlecht"])
+    assert view.columns[2].maximum == 2
+
+
+def test_options_answer_where_nobody_can_be_asked(curator, clinic):
+    refused = curator.run_in_process("dataset", "upload", str(clinic))
+    assert (refused.returncode, waiting(curator)) == (1, [])
+    assert "edit what --propose prints" in refused.stderr
+    words = curator.run_in_process("dataset", "upload", str(clinic), "--yes")
+    assert (words.returncode, "--encoding windows-1252 if these words are right" in words.stderr) == (1, True)
+    taken = curator.run_in_process(
+        *("dataset", "upload", str(clinic), "--yes", "--encoding", "windows-1252", "--name", "n", "--missing", "Ulm")
+    )
+    assert (taken.returncode, f"{len(WHOLE)} records" in taken.stdout) == (0, True), taken.stderr
+    wrong = curator.run_in_process("dataset", "upload", str(clinic), "--separator", "dots")
+    assert (wrong.returncode, wrong.stderr.startswith("error: separator")) == (1, True)
+    assert waiting(curator) == []
+
+
+def test_a_clean_file_is_stored_without_a_question(curator, tmp_path):
+    path = tmp_path / "clean.csv"
+    path.write_text("a,b\n1,2\n3,4\n", encoding="utf-8")
+    done = curator.run_in_process("dataset", "upload", str(path))
+    assert (done.returncode, "2 records, 2 columns" in done.stdout) == (0, True)
+
+
+def test_the_decimal_sign_is_asked_for_where_no_cell_shows_it(curator, tmp_path):
+    path = tmp_path / "bills.csv"
+    path.write_text("a;b\n1;1.034\n2;2.500\n", encoding="utf-8")
+    refused = curator.run_in_process("dataset", "upload", str(path), "--yes")
+    assert (refused.returncode, "--decimal , if 1.034 is 1034, 2.500 is 2500;" in refused.stderr) == (1, True)
+    option = curator.run_in_process("dataset", "upload", str(path), "--decimal", ".", "--json")
+    assert wire.DatasetView.model_validate_json(option.stdout).columns[1].maximum == 2.5
+    printed, shown = at_a_terminal(curator, ["3", "1"], "dataset", "upload", str(path), "--json")
+    assert wire.DatasetView.model_validate_json(printed).columns[1].maximum == 2500
+    assert "type a number from 1 to 2" in shown
+
+
+BROKEN = {
+    "text": ("a,b\n1,x\n2,y\n3,x\n", {"columns": {"b": {"kind": "one_hot", "values": ["x", "y"]}}}, 3),
+    "gaps": ("a,b\n1,\n2,5\n3,NA\n", {}, 1),
+    "a marker": ("a,b\n1,?\n2,5\n3,6\n", {}, 2),
+    "a number that marks gaps": ("a,b\n1,-999\n2,5\n3,6\n", {"missing_values": ["-999"]}, 2),
+    "below a limit": ("a,b\n1,<5\n2,-\n3,6\n4,7\n5,8\n", {}, 3),
+    "decimal commas": ("a;b\n1,5;2\n2,5;3\n", {}, 2),
+    "thousands": ('a,b\n1.5,"1,034"\n2.5,"2,500"\n', {}, 2),
+    "thousands or decimals": ("a;b\n1;1.034\n2;2.500\n", {"decimal": ","}, 2),
+    "bars": ("a|b\n1|2\n3|4\n", {"separator": "|"}, 2),
+    "dates": ("a,b\n1,31.01.2024\n2,01.02.2024\n", {}, 2),
+    "several kinds of dates": (
+        "a,b\n1,01/02/2024\n2,03/04/2024\n", {"columns": {"b": {"kind": "date", "date_format": "d/m/y"}}}, 2,
+    ),
+    "an index": (",a\n0,5\n1,6\n", {}, 2),
+    "Windows-1252": ("a,Größe\n1,2\n".encode("windows-1252"), {}, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_each_kind_of_broken_file_becomes_a_dataset(owner, kind):
+    content, changes, rows = BROKEN[kind]
+    file = owner.read(content if isinstance(content, bytes) else content.encode())
+    if changes:
+        file.correct(**changes)
+    assert file.view.remaining.rows == rows
+    assert file.store(name=kind).view.rows == rows
+
+
+def test_a_file_is_shown_corrected_and_stored_in_python(owner, curator, clinic):
+    file = owner.read(clinic)
+    assert str(file).splitlines()[0] == (
+        "Praxis.csv: 30 records, 5 columns, separated by semicolons, with a decimal comma, in windows-1252"
+    )
+    assert f"{len(WHOLE)} of 30 records remain." in str(file).splitlines()
+    assert "<td>Numbers, these 3 cells count as missing</td>" in file._repr_html_()
+    assert repr(file) == f"<file Praxis.csv: {len(WHOLE)} of 30 records remain>"
+    file.correct(
+        columns={"Größe": None, "Geschlecht": {"kind": "one_hot", "values": ["weiblich"], "missing": "fill", "fill": 0}}
+    )
+    assert file.view.remaining.rows == sum(i % 10 != 7 for i in range(ROWS))
+    with pytest.raises(Invalid, match=r"^columns\.Marker must be a choice"):
+        file.correct(columns={"Marker": "number"})
+    with pytest.raises(bo.Remote, match="no column"):
+        file.correct(columns={"Markr": {}})
+    reading = file.reading
+    file.discard()
+    assert waiting(curator) == []
+    dataset = owner.upload(clinic, name="again", reading=reading)
+    assert [column.name for column in dataset.view.columns] == ["Geschlecht=weiblich", "Marker"]
+
+
+def test_a_wide_file_is_shown_in_thirty_lines(owner):
+    header, row = ",".join(f"c{i}" for i in range(400)), ",".join("1" for _ in range(400))
+    file = owner.read(f"{header}\n{row}\n{row}\n".encode())
+    assert len(str(file).splitlines()) <= 30
+    file.discard()
