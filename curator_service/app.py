@@ -108,7 +108,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         console=console.build(),
     )
     app.state.curator = curator
-    app.state.links = outbound = Links(app, context, routes_of_grants(app.routes), settings)
+    app.state.links = outbound = Links(app, context, routes_of_grants(app.routes), settings, app.state.peers)
 
     def leave() -> None:
         app.state.leaving = True

@@ -27,6 +27,7 @@ from service_kit.certificates import WARN_BEFORE
 from service_kit.context.context import ServiceContext
 from service_kit.web import problems
 from service_kit.web.metrics import Figures, gauge
+from service_kit.web.peers import PeerErrors, PeerGone
 
 if TYPE_CHECKING:
     from blindopt.client.link import LinkConnection
@@ -58,7 +59,15 @@ def routes_of_grants(routes: Iterable[Any]) -> Routes:
 class Links:
     """Every link of the file, each with a task on the event loop; the file is looked at while the service runs."""
 
-    def __init__(self, app: ASGIApp, context: ServiceContext, routes: Routes, settings: Settings) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        context: ServiceContext,
+        routes: Routes,
+        settings: Settings,
+        peers: PeerErrors | None = None,
+    ) -> None:
+        self.peers = peers or PeerErrors()
         self._app, self._context, self._routes, self._path = app, context, routes, settings.links_path
         self.settings = settings
         self._links: dict[str, _Link] = {}
@@ -129,7 +138,7 @@ class Links:
             body = base64.b64decode(request.body, validate=True)
         except (Forbidden, ValueError) as error:
             request_id = headers.get("x-request-id", request.id)
-            log.info("refused over a link", extra={"fields": {"link": link.file.id, "request_id": request_id[:64]}})
+            self.peers.note("not_allowed", link.name, request_id=request_id[:64])
             await _refuse(reply, error, path, request_id)
             return
         scope: Scope = {
@@ -143,7 +152,7 @@ class Links:
             "root_path": "",
             "query_string": query.encode(),
             "headers": [(n.encode("latin-1"), v.encode("latin-1", "replace")) for n, v in _sent(headers, body)],
-            "client": (f"link:{link.file.id}", 0),
+            "client": (link.name, 0),
             "server": None,
         }
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -184,7 +193,7 @@ class _Link:
     """One link: a task that pulls, and a task for each request."""
 
     def __init__(self, file: wire.LinkFile, links: Links) -> None:
-        self.file = file
+        self.file, self.name = file, f"link:{file.id}"
         self._links = links
         self.connection: LinkConnection | None = None
         self._working: dict[str, asyncio.Task[None]] = {}
@@ -241,10 +250,13 @@ class _Link:
                     while True:
                         await self._take(await self._pull(self.connection))
             except (Unreachable, ProtocolViolated) as error:
+                is_odd = isinstance(error, ProtocolViolated)
+                self._links.peers.note("protocol_violated" if is_odd else "unreachable", self.name)
                 self._become("trying", str(error))
             except OSError as error:  # such as a file of authorities that cannot be read
                 self._become("trying", f"the certificates of this link are not usable: {file_problem(error)}")
             except Exception as error:  # the link is tried again; its text may quote a value
+                log.error("fault", extra={"fields": {"link": self.file.id, "kind": type(error).__name__}})
                 self._become("trying", f"a fault on our side ({type(error).__name__})")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -293,8 +305,12 @@ class _Link:
     async def _answer(self, request: wire.LinkRequest) -> None:
         try:
             await self._links.respond(self, request)
+        except PeerGone:
+            self._links.peers.note("disconnected", self.name)
+        except ConnectionAbortedError:  # of a fault in the midst of a reply, which is logged
+            pass
         except Exception as error:  # the modeler sends it again; its text may quote a value
-            log.warning("link reply", extra={"fields": {"link": self.file.id, "kind": type(error).__name__}})
+            log.error("fault", extra={"fields": {"link": self.file.id, "kind": type(error).__name__}})
         finally:
             del self._working[request.id]
 
@@ -340,11 +356,11 @@ class _ReplyParts:
             assert self._link.connection is not None
             try:
                 if not await self._link.connection.reply(head, body):
-                    raise ConnectionAbortedError("nobody waits for this reply any more")
+                    raise PeerGone("nobody waits for this reply any more")
                 break
             except (Unreachable, RuntimeError):  # RuntimeError: the connection was closed, and a new one is on its way
                 if loop.time() > until:
-                    raise
+                    raise PeerGone("the modeler cannot be reached") from None
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
         self._part += 1

@@ -1,5 +1,6 @@
 """/v1/links: curators that open no port take their requests here, and bring the replies."""
 
+import asyncio
 import base64
 from contextlib import suppress
 from typing import Annotated
@@ -30,6 +31,7 @@ def list_links(modeler: ModelerDep) -> wire.LinkList:
 async def pull_requests(
     request: Request,
     link_id: Link,
+    modeler: ModelerDep,
     pull: wire.LinkPull,
     wait: Annotated[float, Query(ge=0, le=30, description="Seconds to wait for a request.")] = 0.0,
 ) -> wire.LinkRequests:
@@ -42,7 +44,15 @@ async def pull_requests(
     if pull.carried is not None:
         with suppress(NotFound, Busy):  # it was given up, or is sent again
             mailbox.reply(pull.carried.head, _decoded(pull.carried.body))
-    return wire.LinkRequests(requests=await mailbox.pull(frozenset(pull.working), wait))
+    seconds = 0.0 if modeler.wakeups.closing else wait
+    pulling = asyncio.create_task(mailbox.pull(frozenset(pull.working), seconds))
+    gone = asyncio.ensure_future(request.receive())  # the body was read: what comes is the end of the connection
+    try:
+        await asyncio.wait((pulling, gone), return_when=asyncio.FIRST_COMPLETED)
+        return wire.LinkRequests(requests=pulling.result() if pulling.done() else [])
+    finally:
+        pulling.cancel()
+        gone.cancel()
 
 
 @router.post(

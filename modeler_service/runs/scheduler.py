@@ -39,7 +39,7 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 
 log = logging.getLogger("blindopt.runs")
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 WATCH_SECONDS = 0.2
 _HOW_TO_GO_ON = (
     "so for PEOPLE_DAYS the curator could not say whether the query was answered, and the run has ended: start another "

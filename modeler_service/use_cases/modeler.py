@@ -17,7 +17,7 @@ from blindopt.optimizer.chooser import Over
 from blindopt.optimizer.defaults import plan_for
 from modeler_service import store
 from modeler_service.runs.addresses import check_curator
-from modeler_service.runs.curator_session import open_session
+from modeler_service.runs.curator_session import MAILBOXES, open_session
 from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.query_keys import is_run_query
 from modeler_service.runs.record import versions_of
@@ -72,6 +72,7 @@ class Modeler:
         """End the streams, and the requests that wait for a run."""
         self.streams.close()
         self.wakeups.close()
+        MAILBOXES.leave()
 
     def close(self) -> None:
         """Leave the runs, which the next start takes up."""

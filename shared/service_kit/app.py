@@ -26,9 +26,10 @@ from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
 from service_kit.verification import Findings, LogVerification
 from service_kit.web import audit_routes, openapi, problems, service_routes
-from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_service
+from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_peers, of_service
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import HotRoutes, PeriodOf, RateLimit, RequestMiddleware, at_once
+from service_kit.web.peers import PeerErrors
 from service_kit.web.service_routes import DiskSpace, Readiness
 
 log = logging.getLogger("blindopt.start")
@@ -89,12 +90,14 @@ def build(
     app.state.readiness = Readiness(check_ready)
     app.state.log_verification = LogVerification(context, findings, hours=settings.verify_hours)
     certificates = app.state.certificates = Certificates(settings, context.clock)
+    peers = app.state.peers = PeerErrors()
     metrics = None
     if settings.metrics:
         metrics = Metrics(
             lambda: (
                 *of_service(context, settings.data_dir, jobs, check_ready),
                 of_certificates(certificates),
+                lambda: of_peers(peers),
                 *gauges(),
             )
         )
@@ -114,6 +117,7 @@ def build(
         period_of=period_of,
         count=metrics.count_request if metrics is not None else None,
         console=app.state.console,
+        peers=peers,
     )
     app.add_middleware(around)
     app.hot = HotRoutes(hot, around)

@@ -14,6 +14,7 @@ from blindopt import wire
 from blindopt.client import link
 from blindopt.client.mailbox import LONG_MAX, Mailbox
 from blindopt.errors import StateConflict
+from curator_service import links as curator_links
 from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
 from curator_service.settings import Settings
@@ -30,7 +31,7 @@ class Recorder:
 
     def __init__(self):
         self.heads, self.bodies = [], []
-        self.file, self.connection = LINK, self
+        self.file, self.name, self.connection = LINK, "link", self
 
     def carry(self, head, body):
         return None
@@ -241,3 +242,35 @@ def test_queries_are_answered_while_all_wait_that_may(file, monkeypatch):
         await links.stop()
 
     asyncio.run(play())
+
+
+def test_a_modeler_that_takes_a_reply_no_more_is_a_peer_and_no_fault(file, monkeypatch, caplog):
+    """Its process was started again: it knows of no such request. The control: an exception of the application."""
+
+    class Forgetful(Connection):
+        async def reply(self, head, body):
+            return False
+
+    async def broken(scope, receive, send):
+        raise ZeroDivisionError
+
+    async def lines_of(app, kind):
+        mailbox = Mailbox()
+        monkeypatch.setattr(link, "LinkConnection", type("Linked", (kind,), {"mailbox": mailbox}))
+        links = Links(app, file.in_process.context, routes_of_grants(file.in_process.app.routes), settings)
+        caplog.clear()
+        links.start()
+        token = {"authorization": f"Bearer {file.tokens[file.opened]}"}
+        path = f"/v1/studies/{file.opened}"
+        mailbox.post(wire.LinkRequest(id="0" * 32, method="GET", target=path, headers=token, body=""))
+        while not (messages := {each.message for each in caplog.records} & {"peer", "fault"}):
+            await asyncio.sleep(0.01)
+        await links.stop()
+        return messages
+
+    settings = Settings(data_dir=file.in_process.context.database.path.parent)
+    write(settings.links_path, [LINK])
+    monkeypatch.setattr(curator_links, "_CARRY_SECONDS", 0.0)
+    monkeypatch.setattr(wire, "LINK_CARRIED_BYTES", 0)  # the reply is sent by itself
+    assert asyncio.run(lines_of(file.in_process.app, Forgetful)) == {"peer"}
+    assert asyncio.run(lines_of(broken, Connection)) == {"fault"}

@@ -114,6 +114,11 @@ class Mailbox:
         """The number of requests without a whole reply."""
         return len(self._waiting)
 
+    def wake(self) -> None:
+        """Let the curator that waits look again; from any thread, and in the handler of a signal: it takes no lock."""
+        if (pull := self._pull) is not None:
+            pull.wake()
+
     # --- the side of the clients ------------------------------------------------------------------
 
     def post(self, request: wire.LinkRequest) -> "_Waiting":
@@ -123,9 +128,7 @@ class Mailbox:
             if len(self._waiting) >= WAITING_MAX:
                 raise Unreachable("too many requests wait for the curator of this link")
             self._waiting[request.id] = item
-            pull = self._pull
-        if pull is not None:
-            pull.wake()
+        self.wake()
         return item
 
     def forget(self, request_id: str) -> None:
@@ -296,6 +299,11 @@ class Mailboxes:
         """The mailbox of a link that was made. It is kept."""
         with self._lock:
             return self._kept.setdefault(link, self._shared(link))
+
+    def leave(self) -> None:
+        """End the wait of every curator: the service is ending."""
+        for mailbox in list(self._in_use.values()):
+            mailbox.wake()
 
     def transport(self, url: str) -> LinkTransport | None:
         """What carries requests to a curator's address; None for http and https."""

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
@@ -20,6 +21,8 @@ from service_kit.listener.protocol import Deadlines, ListenerState, Protocol
 from service_kit.settings import ServiceSettings
 
 log = logging.getLogger("blindopt.connections")
+LATE_SECONDS = 0.5
+"""How long a peer may send or read nothing while the service ends."""
 KEEP_ALIVE_SECONDS = 8
 """Longer than the 5 s for which our clients keep a connection, so that they rarely use one that is being closed."""
 REPORT_TICKS = 60
@@ -129,8 +132,20 @@ class Server(uvicorn.Server):
         self.server_state.is_draining = True
         for task in self._accepting:
             task.cancel()
+        late = asyncio.create_task(self._check_late())
         await super().shutdown(sockets)
+        late.cancel()
         self._report()
+
+    async def _check_late(self) -> None:
+        """Wait at the end for no peer that sends or reads nothing."""
+        state = self.server_state
+        head, linger = (min(seconds, LATE_SECONDS) for seconds in (state.deadlines.head, state.deadlines.linger))
+        state.deadlines = replace(state.deadlines, head=head, linger=linger)
+        while True:
+            for connection in state.open_connections.all():
+                connection.check()
+            await asyncio.sleep(LATE_SECONDS / 5)
 
 
 def server(app: FastAPI, settings: ServiceSettings, deadlines: Deadlines = Deadlines()) -> Server:

@@ -17,6 +17,7 @@ from service_kit.certificates import Certificates
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import notices
+from service_kit.web.peers import PeerErrors
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -106,6 +107,16 @@ def of_commits(context: ServiceContext) -> "Metric":
     ends = [*map(str, commits.BOUNDS), "+Inf"]
     buckets = list(zip(ends, accumulate(commits.counts), strict=True))
     return HistogramMetricFamily("blindopt_commit_seconds", about, buckets=buckets, sum_value=commits.total_s)
+
+
+def of_peers(peers: PeerErrors) -> "Metric":
+    """What peers did wrong."""
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+    metric = CounterMetricFamily("blindopt_peer_errors", "Errors of peers by kind.", labels=("kind",))
+    for kind, count in peers.counts.items():
+        metric.add_metric((kind,), count)
+    return metric
 
 
 def of_certificates(certificates: Certificates) -> Callable[[], "Metric"]:

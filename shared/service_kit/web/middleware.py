@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,6 +37,7 @@ from service_kit.context.idempotency import KEY
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.web import problems
+from service_kit.web.peers import PeerErrors, PeerGone
 from service_kit.web.reply_pacing import ReplyPacing
 
 log = logging.getLogger("blindopt.access")
@@ -132,6 +133,7 @@ class RequestMiddleware:
         period_of: PeriodOf = at_once,
         count: Callable[[str, str, int, float], None] | None = None,
         console: ConsoleHook | None = None,
+        peers: PeerErrors | None = None,
     ) -> None:
         self.app = app
         self.context = context
@@ -142,6 +144,7 @@ class RequestMiddleware:
         self.count = count
         """Called after each request with its method, route template, status (0: none) and seconds."""
         self.console = console
+        self.peers = peers or PeerErrors()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -260,7 +263,9 @@ class _Request:
             await self._fail(self._record_error or error)
 
     async def _fail(self, error: Exception) -> None:
-        if isinstance(error, BlindoptError):
+        if isinstance(error, ClientDisconnect | PeerGone):
+            self._middleware.peers.note("disconnected", self._client, request_id=self._request_id)
+        elif isinstance(error, BlindoptError):
             await self._refuse(error)
         elif (unavailable := StorageUnavailable.of(error)) is not None and not self._has_started:
             await self._refuse(unavailable)

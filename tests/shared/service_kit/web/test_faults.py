@@ -26,6 +26,7 @@ from modeler_service.settings import Settings as ModelerSettings
 from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log, schema
+from service_kit.web.peers import PeerErrors
 from service_kit.web.service_routes import DiskSpace, Readiness
 from tests import beside, postgres
 from tests.builders import a_study_of
@@ -409,3 +410,54 @@ def test_a_host_header_does_not_change_what_was_asked(curator_app_, granted):
         assert reply.status_code in (201, 400), host
         exchange = _entries(context)[-1].record["exchange"]
         assert exchange["path"] == path, host
+
+
+# --- errors of peers ----------------------------------------------------------------------------------
+
+
+def test_a_client_that_goes_in_the_midst_of_its_body_is_a_peer_and_no_fault(modeler_app_, log):
+    """Of a body that a route reads itself. The control is each fault above."""
+    token, link = modeler_app_.state.context.authentication.issue("link", "l", days=1)
+    headers = {"authorization": f"Bearer {token.text}", "content-type": "application/octet-stream"}
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": f"/v1/links/{link.id}:reply",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("192.0.2.1", 1),
+    }
+
+    async def talk():
+        messages = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+        async def receive():
+            return next(messages, {"type": "http.disconnect"})
+
+        async def send(message):
+            raise AssertionError(message)
+
+        await modeler_app_(scope, receive, send)
+
+    for _ in range(3):
+        asyncio.run(talk())
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert [line["peer"] for line in lines if line["message"] == "peer"] == ["192.0.2.1"]
+    assert [line for line in lines if line["level"] == "error"] == []
+    assert modeler_app_.state.peers.counts["disconnected"] == 3
+
+
+def test_each_peer_and_kind_is_logged_once_a_minute_and_counted_each_time(log):
+    now = [0.0]
+    peers = PeerErrors(lambda: now[0])
+    for now[0] in (0.0, 1.0, 59.9, 60.0, 61.0):
+        for peer in ("link:a", "link:b"):
+            peers.note("not_allowed", peer, request_id=f"{now[0]}")
+    peers.note("unreachable", "link:a")
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    seen = [(line["peer"], line["code"], line.get("request_id")) for line in lines]
+    often = [(peer, "not_allowed", at) for at in ("0.0", "60.0") for peer in ("link:a", "link:b")]
+    assert seen == [*often, ("link:a", "unreachable", None)]
+    assert peers.counts == {"disconnected": 0, "not_allowed": 10, "unreachable": 1, "protocol_violated": 0}

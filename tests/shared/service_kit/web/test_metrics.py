@@ -1,6 +1,7 @@
 """/metrics: off unless asked for, for its own role, and nothing in it but counts."""
 
 import re
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from curator_service.settings import Settings as CuratorSettings
 from modeler_service.context import open_context as open_modeler
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.web.metrics import METHODS, PATH, Metrics
+from service_kit.web.peers import Kind
 from tests.curator_service.tuning.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import registered
 
@@ -31,6 +33,7 @@ LABELS = {name: set() for name in WITHOUT_LABELS} | {
     "blindopt_jobs": {"kind", "state"},
     "blindopt_notices": {"state"},
     "blindopt_links": {"state"},
+    "blindopt_peer_errors_total": {"kind"},
     "blindopt_commit_seconds_bucket": {"le"},
 }
 FRACTIONS = ("_sum", "_age_seconds", "_share_max")
@@ -121,7 +124,7 @@ def test_after_private_queries_it_tells_counts_by_fixed_labels_and_nothing_else(
         assert labels.get("route", "unmatched") in templates
         assert labels.get("method", "other") in METHODS | {"other"}
         assert labels.get("status", "2xx") in {"2xx", "3xx", "4xx", "5xx", "none"}
-        assert labels.get("kind", "run") in {"run", "tuning", "forecast"}
+        assert labels.get("kind", "run") in {"run", "tuning", "forecast", *get_args(Kind)}
         assert labels.get("state", "running") in STATES
         assert not ID.search(" ".join(labels.values()))
     for forbidden in played[1]:
