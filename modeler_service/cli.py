@@ -17,8 +17,9 @@ from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
+from service_kit.cli import streams
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import Program, plain_errors, print_any_text, read_json
+from service_kit.cli.program import Program, plain_errors, read_json
 from service_kit.cli.remote import (
     AsJson,
     TokenFile,
@@ -252,5 +253,4 @@ finish(app, PROGRAM.service)
 
 
 def main() -> None:
-    print_any_text()
-    app()
+    streams.run(app)

@@ -16,8 +16,9 @@ from blindopt.formats.text_files import read_text_file
 from curator_service.cli import daily, links
 from curator_service.cli.program import PROGRAM, as_owner
 from curator_service.context import open_context
+from service_kit.cli import streams
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import plain_errors, print_any_text, read_json
+from service_kit.cli.program import plain_errors, read_json
 from service_kit.cli.remote import TokenFile, Url
 
 app = build(PROGRAM)
@@ -235,5 +236,4 @@ finish(app, PROGRAM.service)
 
 
 def main() -> None:
-    print_any_text()
-    app()
+    streams.run(app)

@@ -28,7 +28,7 @@ from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.text_files import read_text_file
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
-from service_kit.cli import configuration, database, keys, log_format, tls, users
+from service_kit.cli import configuration, database, keys, log_format, streams, tls, users
 from service_kit.cli.program import Program, S, one_thread_for_products, plain_errors, private_file
 from service_kit.cli.verifying import verified
 from service_kit.context.context import ServiceContext
@@ -144,7 +144,7 @@ def build(program: Program[S]) -> typer.Typer:
                 if settings.database_address is None:
                     with application.state.context.database.read() as db:
                         has_users = bool(stored_users.list_all(db))
-                typer.echo(_banner(program, settings, has_users=has_users, moved=data_dir is not None))
+                streams.say(_banner(program, settings, has_users=has_users, moved=data_dir is not None))
             if open_browser:  # in a thread: a browser of the terminal would hold the service up
                 threading.Thread(target=webbrowser.open, args=[settings.console_url], daemon=True).start()
             gc.freeze()

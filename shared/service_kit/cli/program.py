@@ -1,11 +1,9 @@
 """A service as its command line sees it, and how its commands open its data and report errors."""
 
-import io
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -40,14 +38,6 @@ def private_file(path: Path) -> Iterator[Callable[[str], object]]:
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     yield lambda text: partial.write_text(text, encoding="utf-8")
     partial.replace(path)
-
-
-def print_any_text() -> None:
-    """Let this process print any text: to a file or a pipe in UTF-8, at a terminal with ? for what it does not have."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError, ValueError):  # a stream that is closed, or is no file
-                stream.reconfigure(errors="replace", encoding=None if stream.isatty() else "utf-8")
 
 
 def one_thread_for_products() -> None:
