@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindopt import display
+from blindopt.arguments import checked
 from blindopt.audit import reconciliation
 from blindopt.audit.reconciliation import Difference, Export
 from blindopt.client.log_copy import StudyLog
 from blindopt.errors import Invalid, LogBroken
+from blindopt.formats.text_files import file_errors
 
 SQLITE = b"SQLite format 3\0"
 
@@ -54,11 +56,8 @@ class Comparison:
 def read_log(path: str | Path) -> Export:
     """Read an export of a party (``audit export``, ``Study.export``), or the SQLite log of a ``Study``."""
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            is_sqlite = file.read(len(SQLITE)) == SQLITE
-    except OSError as error:
-        raise Invalid(f"{path} cannot be read: {str(error.strerror).lower()}") from None
+    with file_errors(path), path.open("rb") as file:
+        is_sqlite = file.read(len(SQLITE)) == SQLITE
     if not is_sqlite:
         return reconciliation.read(path)
     log = StudyLog(path)
@@ -68,6 +67,7 @@ def read_log(path: str | Path) -> Export:
         log.close()
 
 
+@checked
 def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
     """Verify every record, hash and signature in a file ``path``.
 
@@ -81,6 +81,7 @@ def verify_log(path: str | Path, *, key: str | None = None) -> VerifiedLog:
     return VerifiedLog(export.service, export.key, head.size, head.root, shared)
 
 
+@checked
 def reconcile(first: str | Path, second: str | Path, *, study: str | None = None) -> Comparison:
     """Verify the files ``first`` and ``second`` of a curator and a modeler, and compare their exchanges of a study.
 

@@ -26,6 +26,7 @@ from pydantic_core import from_json
 
 from blindopt import wire
 from blindopt.addresses import is_plain_abroad
+from blindopt.arguments import checked, checked_methods
 from blindopt.audit.checkpoints import parse_unverified
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
 from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, transport_errors
@@ -53,6 +54,9 @@ _ID = re.compile("[a-z]{1,4}_[0-9a-f]{16}")
 _GRANT = re.compile("grt_[0-9a-f]{16}")
 _JSON = ("application/json", "application/problem+json")
 _CODE = re.compile(r"[a-z_]{1,60}")
+_TOKEN_TEXT = re.compile(r"[!-~]+")
+_PATH = re.compile(r"(/(?!\.\.?(/|$))[\w.:~-]+)+", re.ASCII)
+_KEY = re.compile(r"[ -~]{1,200}")
 _TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
 
 
@@ -179,6 +183,7 @@ class Client:
     _start: ClassVar[str] = ", and that the service runs"
     _refusals: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
+    @checked
     def __init__(
         self,
         url: str,
@@ -191,6 +196,8 @@ class Client:
         proxy: str | None = None,
         plain_http: bool = False,
     ) -> None:
+        if not _TOKEN_TEXT.fullmatch(token):
+            raise Invalid.at("token", "must be the secret as it was shown, without spaces or line ends")
         if not plain_http and is_plain_abroad(url):
             raise Invalid(f"a token is not sent over plain http to another machine: use https for {url}")
         self.url = url.rstrip("/")
@@ -241,6 +248,10 @@ class Client:
     def _send(self, method: str, path: str, **options: Any) -> Reply:
         """Send a request, repeated as ``patience_s`` allows. ``options`` are those of ``_Request``."""
         request = _Request(method, path, **options)
+        if not _PATH.fullmatch(path):
+            raise Invalid("an id has letters, digits and _ alone: take it from a listing")
+        if request.key is not None and not _KEY.fullmatch(request.key):
+            raise Invalid.at("key", "must be 1 to 200 printable characters of ASCII")
         may_repeat = method != "POST" or request.key is not None
         until = time.monotonic() + (self._patience_s if may_repeat else 0.0)
         pause_s = FIRST_PAUSE_S
@@ -317,6 +328,7 @@ class Client:
         return self._send("PUT", path, body=content, key=key or new_key()).check().read(model)
 
 
+@checked_methods
 class ServiceClient(Client):
     """What both services offer the people who run them: notices and the audit log."""
 

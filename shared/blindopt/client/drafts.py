@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from blindopt.wire.base import parsed, plain
 
 Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
 Outcome: TypeAlias = str | wire.MeasurementSpec
-Privacy: TypeAlias = float | str | Mapping[str, Any] | wire.ReleaseSpec
+Privacy: TypeAlias = float | Decimal | str | Mapping[str, Any] | wire.ReleaseSpec
 Tuning: TypeAlias = wire.TuningCreate | Mapping[str, Any]
 
 
@@ -66,15 +67,16 @@ def _features(features: Mapping[str, Sequence[float]] | Sequence[wire.Feature]) 
 
 
 def _release(privacy: Privacy) -> object:
-    if privacy == "public":
+    if isinstance(privacy, str) and privacy == "public":
         return {"mechanism": "identity"}
-    return {"epsilon": privacy} if isinstance(privacy, Real | str) else privacy
+    return {"epsilon": privacy} if isinstance(privacy, Real | Decimal | str) else privacy
 
 
 def _answers(answers: object) -> object:
     if answers is None:  # the request says what to state
         return None
-    return _fields("answers", {"mechanism": "none"} if answers == "exact" else answers, '"exact"')
+    is_exact = isinstance(answers, str) and answers == "exact"
+    return _fields("answers", {"mechanism": "none"} if is_exact else answers, '"exact"')
 
 
 def columns_of(columns: Columns) -> list[str | wire.ColumnChoice]:

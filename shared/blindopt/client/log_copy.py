@@ -23,6 +23,7 @@ from blindopt.audit.verification import is_refused
 from blindopt.client.study_client import answers_of
 from blindopt.client.witness import Copy, Row
 from blindopt.errors import StateConflict
+from blindopt.formats.text_files import file_errors
 
 R = TypeVar("R")
 FORMAT = "blindopt-study-1"
@@ -88,11 +89,12 @@ class StudyLog:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        if path is not None and not path.exists():
-            path.touch(mode=0o600)
-        self._db = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=60.0, check_same_thread=False)
         self._lock = threading.RLock()
         with self._errors():
+            if path is not None and not path.exists():
+                with file_errors(path, "written"):
+                    path.touch(mode=0o600)
+            self._db = sqlite3.connect(path or ":memory:", isolation_level=None, timeout=60.0, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction() as db:
                 if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from blindopt import wire
+from blindopt.arguments import checked_methods
 from blindopt.client.connection import Client, new_key
 from blindopt.display import table
 from blindopt.wire.base import parsed
 
 
+@checked_methods
 class Measurer(Client):
     """The inbox of a curator, by its address and a measurer's token.
 

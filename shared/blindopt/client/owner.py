@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindopt import wire
+from blindopt.arguments import checked_methods
 from blindopt.client import reports, uploads
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.client.drafts import Columns, Outcome, Privacy, Tuning, columns_of, study_of, tuning_of, undecided
 from blindopt.client.uploads import Reading, reading_of
 from blindopt.display import facts, table
 from blindopt.errors import Invalid, Remote
-from blindopt.formats.text_files import save_secret
+from blindopt.formats.text_files import file_errors, save_secret
 from blindopt.wire.base import parsed
 
 WAIT_S = 7 * 86_400.0
 """The longest that a forecast or a tuning is waited for, in seconds."""
 
 
+@checked_methods
 class Owner(ServiceClient):
     """A data owner's curator, by its address and an owner's token: every request there is.
 
@@ -487,7 +489,7 @@ class Dataset:
         Raises Invalid, naming the field, for what cannot be right.
         """
         body = study_of(
-            {"name": name, "dataset_id": self.id, "budget": budget or {}, "kernel": kernel, **more},
+            {"name": name, "dataset_id": self.id, "budget": {} if budget is None else budget, "kernel": kernel, **more},
             features=features,
             outcome=outcome,
             direction=direction,
@@ -595,7 +597,7 @@ class ReleasedStudy:
         spec = self.view.spec
         read = {"release_of": spec.release_of or self.id, "rows_per_person": spec.rows_per_person}
         body = study_of(
-            {"name": name, "dataset_id": spec.dataset_id, "budget": budget or {}, **read, **more},
+            {"name": name, "dataset_id": spec.dataset_id, "budget": {} if budget is None else budget, **read, **more},
             features=spec.features,
             outcome=outcome,
             direction=direction,
@@ -649,6 +651,7 @@ class ReleasedStudy:
         return facts({"ReleasedStudy": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})
 
 
+@checked_methods
 class Grant:
     """A new grant with its token, which is a secret. Neither ``repr`` nor a notebook shows it.
 
@@ -661,7 +664,8 @@ class Grant:
 
     def save(self, path: str | Path) -> Path:
         """Write a file ``path`` that only you can read, to send over a private channel. Never overwrites a file."""
-        save_secret(path, self.file.model_dump_json(indent=2))
+        with file_errors(path, "written"):
+            save_secret(path, self.file.model_dump_json(indent=2))
         return Path(path)
 
     def __repr__(self) -> str:
@@ -705,7 +709,11 @@ def _file(data: Any) -> tuple[bytes, str]:
     if isinstance(data, bytes):
         return data, "data.csv"
     if isinstance(data, str | Path):
-        return Path(data).read_bytes(), Path(data).name
-    if not hasattr(data, "to_csv"):
+        try:
+            with file_errors(data):
+                return Path(data).read_bytes(), Path(data).name
+        except ValueError:  # a null character, or half of a sign
+            raise Invalid("a path of a table has a character that no file name has") from None
+    if not callable(getattr(data, "to_csv", None)):
         raise Invalid("a table is a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file")
     return str(data.to_csv(index=False)).encode(), "data.csv"

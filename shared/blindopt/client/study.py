@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
 from blindopt import display, wire
+from blindopt.arguments import checked_methods
 from blindopt.arrays import Matrix
 from blindopt.audit import reconciliation
 from blindopt.client.connection import PATIENCE_S, Reply, Watch
@@ -32,6 +33,7 @@ from blindopt.errors import (
     Unreachable,
 )
 from blindopt.formats import npy_files, release_files
+from blindopt.formats.text_files import file_errors
 from blindopt.optimizer.optimizer import Optimizer, candidate_number
 
 COUNTERSIGN_EVERY = 50
@@ -42,6 +44,7 @@ LOOK_SECONDS, LEAST_SECONDS = 20.0, 0.2
 """The longest wait of one request for people who measure, and the shortest time between two."""
 
 
+@checked_methods
 class Study:
     """A study under a grant, with a loop of one's own. ``from_grant`` opens it; use it in a ``with`` block.
 
@@ -177,23 +180,23 @@ class Study:
 
     # --- queries ----------------------------------------------------------------------------------
 
-    def query(self, candidate: int, *, wait_s: float = 3600.0) -> wire.Answer:
+    def query(self, candidate: SupportsIndex, *, wait_s: float = 3600.0) -> wire.Answer:
         """Query one measurement of a ``candidate``, and return its answer when that is stored.
 
         A query of the candidate that has no answer yet is continued; an answered candidate is queried again, and
         charged again. Raises StillMeasured if people have not measured it within ``wait_s``, Declined if they will not,
         Remote for a refusal, such as a used-up budget, ProtocolViolated, and Unreachable.
         """
-        candidate = candidate_number(candidate, self.view.n)
-        body = query_body(wire.QueryRequest(rows=[wire.RowPlays(row=candidate, plays=1)]))
+        number = candidate_number(candidate, self.view.n)
+        body = query_body(wire.QueryRequest(rows=[wire.RowPlays(row=number, plays=1)]))
         with self._disputing():
-            query = self._send(self._log.write(lambda copy: copy.open_query(candidate, body)))
+            query = self._send(self._log.write(lambda copy: copy.open_query(number, body)))
             query = self._await(query, time.monotonic() + wait_s)
         if self._unsettled >= COUNTERSIGN_EVERY:
             with suppress(Remote, Unreachable):  # the next countersignature covers it
                 self.settle()
         if (answer := query.answer) is None:
-            raise Declined(candidate)
+            raise Declined(number)
         return answer
 
     def refresh(self) -> int:
@@ -277,7 +280,7 @@ class Study:
 
     def export(self, path: str | Path) -> None:
         """Write this side's logs and signatures to a file ``path``, for ``bo.verify_log`` and ``bo.reconcile``."""
-        with Path(path).open("w", encoding="utf-8") as file:
+        with file_errors(path, "written"), Path(path).open("w", encoding="utf-8") as file:
             file.writelines(reconciliation.write(self._log.export()))
 
     @contextmanager

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from blindopt import display, faults, wire
+from blindopt.arguments import checked, checked_methods
 from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.errors import Invalid
-from blindopt.formats.text_files import read_text_file
+from blindopt.formats.text_files import file_errors, read_text_file
 from blindopt.wire.base import parsed
 
 HELD_S = 20.0
@@ -20,19 +21,21 @@ SHOWN_S, POLL_S = 0.5, 0.05
 TRIAL_COLUMNS = ("number", "phase", "row", "y", "mean", "sd", "acquisition", "declined", "answered_at")
 
 
+@checked
 def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
     """Read the file grant.json that an owner sent. Raises Invalid if it is something else."""
     if isinstance(grant, wire.GrantFile):
         return grant
+    with file_errors(f"the grant file {grant}"):
+        content = read_text_file(grant).encode()
     try:
-        file: wire.GrantFile = faults.parse(wire.GrantFile, read_text_file(grant).encode())
-    except OSError as error:
-        raise Invalid(f"the grant file {grant} cannot be read: {str(error.strerror).lower()}") from None
+        file: wire.GrantFile = faults.parse(wire.GrantFile, content)
     except Invalid as error:
         raise Invalid(f"{grant} is no grant file: {error}") from None
     return file
 
 
+@checked_methods
 class Vendor(ServiceClient):
     """A modeler, by its address and a vendor's token: every request there is.
 
@@ -149,6 +152,7 @@ class Vendor(ServiceClient):
         return self._send("GET", f"/v1/runs/{run_id}/export", params={"format": "csv"}).check().body.decode()
 
 
+@checked_methods
 class Run:
     """A run at a modeler. ``view`` is what the modeler last said of it; ``refresh`` reads it again.
 
@@ -253,6 +257,7 @@ class Run:
         return Comparison([self])._repr_html_()
 
 
+@checked_methods
 class Comparison:
     """Runs beside each other.
 
@@ -261,6 +266,8 @@ class Comparison:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
+        if not all(isinstance(run, Run) for run in self.runs):
+            raise Invalid.at("runs", "must be runs of a vendor, such as vendor.runs()")
 
     @property
     def rows(self) -> list[dict[str, Any]]:

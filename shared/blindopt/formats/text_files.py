@@ -1,9 +1,20 @@
 """Files of text: UTF-8 in every locale. What is read may begin with a byte order mark, as Windows writes it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from blindopt.errors import Invalid, StateConflict
+
+
+@contextmanager
+def file_errors(path: str | Path, verb: str = "read") -> Iterator[None]:
+    """Raise Invalid, which names the file and what must be mended, where the system refuses to open or write it."""
+    try:
+        yield
+    except OSError as error:
+        raise Invalid(f"{path} cannot be {verb}: {(error.strerror or type(error).__name__).lower()}") from None
 
 
 def read_text_file(path: str | Path) -> str:

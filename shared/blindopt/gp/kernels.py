@@ -6,7 +6,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from blindopt.arguments import number_of
 from blindopt.arrays import Matrix
+from blindopt.errors import Invalid
 
 SMALLEST, LARGEST = 1e-50, 1e50
 Kind = Literal["squared_exponential", "matern_12", "matern_32", "matern_52"]
@@ -26,14 +28,18 @@ class Kernel:
 
     def __post_init__(self) -> None:
         # Squares and their inverses must be numbers; this refuses NaN too.
-        if not (SMALLEST <= self.lengthscale <= LARGEST and SMALLEST <= self.variance <= LARGEST):
-            raise ValueError(f"{self} needs a positive, finite lengthscale and variance (1e-50 to 1e50)")
+        sizes = number_of(self.lengthscale), number_of(self.variance)
+        if not all(size is not None and SMALLEST <= size <= LARGEST for size in sizes):
+            raise Invalid("a kernel needs a positive, finite lengthscale and variance (1e-50 to 1e50)")
 
     def __call__(self, a: Matrix, b: Matrix) -> Matrix:
         """Rows of ``a`` (n, r) against rows of ``b`` (m, r), as an (n, m) matrix."""
         from scipy.spatial.distance import cdist  # late, so that commands that compute nothing start in half the time
 
-        squared: Matrix = cdist(a, b, "sqeuclidean")  # differences first: no cancellation near zero
+        try:
+            squared: Matrix = cdist(a, b, "sqeuclidean")  # differences first: no cancellation near zero
+        except (TypeError, ValueError):
+            raise Invalid("a kernel compares two matrices of numbers with equally many columns") from None
         squared *= 1.0 / self.lengthscale**2
         self.correlate(squared)
         if self.variance != 1.0:

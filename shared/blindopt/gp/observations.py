@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.errors import Invalid
 from blindopt.gp.candidates import Candidates
 from blindopt.gp.single_thread_blas import left_product
 
 OUTCOME_MAX = 1e150  # its square is still a number
+CAPACITY_MAX = 1_000_000
 T = TypeVar("T", bound=np.generic)
 
 
@@ -25,7 +27,9 @@ class Observations:
 
     def __init__(self, r: int, noise_variance: float, nugget: float, capacity: int) -> None:
         if not 0 <= nugget < np.inf:
-            raise ValueError(f"nugget must be finite and not negative, not {nugget}")
+            raise Invalid(f"nugget must be finite and not negative, not {nugget}")
+        if not 0 <= capacity <= CAPACITY_MAX:
+            raise Invalid(f"capacity must be from 0 to {CAPACITY_MAX:,}")
         self._noise_variance = _checked_noise(noise_variance)
         self.capacity = capacity
         self.count = 0
@@ -84,7 +88,7 @@ class Observations:
     def retract(self, count: int) -> None:
         """Keep the first ``count`` observations; ValueError if there are fewer."""
         if not 0 <= count <= self.count:
-            raise ValueError(f"there are {self.count} outcomes, not {count}")
+            raise Invalid(f"there are {self.count} outcomes, not {count}")
         if self.weights[count : self.count].any():  # one that was only supposed has the weight 0
             self.duals[:count] = left_product(self.weights[:count], self.inverse[:count, :count])
             self.duals[count:] = 0.0
@@ -150,7 +154,7 @@ def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:
 
 def _checked_noise(variance: float) -> float:
     if not 0 < variance < np.inf:  # refuses NaN too
-        raise ValueError(f"noise_variance must be positive and finite, not {variance}")
+        raise Invalid(f"noise_variance must be positive and finite, not {variance}")
     return variance
 
 

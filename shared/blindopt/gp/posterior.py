@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from blindopt.arguments import checked, checked_methods
 from blindopt.arrays import Matrix, Rows, Vector
-from blindopt.errors import NumericalFailure
+from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement
 from blindopt.gp.candidates import Precision, Scaling, Span, span_of
 from blindopt.gp.kernels import Kernel
@@ -30,6 +31,7 @@ class Solution(NamedTuple):
     variance: Vector
 
 
+@checked_methods
 class ExactGP:
     """A Gaussian process at n candidates, conditioned on t observations y = f + noise.
 
@@ -48,6 +50,7 @@ class ExactGP:
     may be observed again.
     """
 
+    @checked
     def __init__(
         self,
         candidates: Matrix,
@@ -59,7 +62,11 @@ class ExactGP:
         capacity: int,
         scales: Vector | None,
     ) -> None:
+        if candidates.ndim != 2 or candidates.dtype.kind not in "fiu" or np.ma.isMaskedArray(candidates):
+            raise Invalid.at("candidates", "must be a matrix of real numbers, a row for each candidate")
         self.n, r = candidates.shape
+        if scales is not None and scales.shape != (r,):
+            raise Invalid.at("scales", f"must be {r} numbers, one for each column")
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
         self._scales = scales
         self._prior_variance, self.nugget = kernel.variance + nugget, nugget
@@ -74,7 +81,7 @@ class ExactGP:
     def observe(self, row: int, outcome: float, noise_variance: float | None = None) -> None:
         """Condition on ``outcome`` at candidate ``row``; ``noise_variance`` is its own, if it differs from the usual.
 
-        Raises IndexError past n, and NumericalFailure for an outcome or a variance that is no number.
+        Raises Invalid past n, and NumericalFailure for an outcome or a variance that is no number.
         """
         whitened, mean, pivot = self._next_row(row, noise_variance)
         weight = (outcome - mean) / pivot if abs(outcome) <= OUTCOME_MAX and 0 < pivot < np.inf else np.nan
@@ -121,7 +128,7 @@ class ExactGP:
         self.observations.append(row, self._inputs(row), whitened, pivot, 0.0)
 
     def retract(self, count: int) -> None:
-        """Go back to the first ``count`` observations; ValueError if there are fewer."""
+        """Go back to the first ``count`` observations; Invalid if there are fewer."""
         if count != self.count:
             self.observations.retract(count)
             self._solved = None
@@ -152,13 +159,16 @@ class ExactGP:
         return correlations
 
     def _inputs(self, rows: Rows | int) -> Matrix:
-        inputs: Matrix = np.asarray(self._candidates[rows])
+        try:
+            inputs: Matrix = np.asarray(self._candidates[rows])
+        except IndexError:
+            raise Invalid.at("rows", f"must be numbers from 0 to {self.n - 1}") from None
         return inputs if self._scales is None else inputs * self._scales
 
     def _next_row(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
         """Whitened row (t,) and pivot that an observation at ``row`` adds to L; between them, the mean there."""
         if not 0 <= row < self.n:
-            raise IndexError(f"row {row} of {self.n} candidates")
+            raise Invalid.at("row", f"must be from 0 to {self.n - 1}")
         noise = self.observations.next_noise(noise_variance)
         if (solved := self._solved) is None or row not in solved.rows.tolist():
             solved = self.solve(np.array([row]))
@@ -172,6 +182,7 @@ _SOLVED_MAX = 1 << 12  # rows that are solved for together
 _NO_ROWS: Rows = np.empty(0, dtype=np.intp)
 
 
+@checked_methods
 class Posterior(ExactGP):
     """Posterior mean and variance of f at all n candidates, and the one to choose next.
 
@@ -196,6 +207,7 @@ class Posterior(ExactGP):
     array([0.909, 0.551])
     """
 
+    @checked
     def __init__(
         self,
         candidates: Matrix,
@@ -220,20 +232,24 @@ class Posterior(ExactGP):
             capacity=capacity,
             scales=scales,
         )
+        if dtype not in (np.float32, np.float64):
+            raise Invalid.at("dtype", "must be float32 or float64 of numpy")
+        if executor is not None and not hasattr(executor, "build"):
+            raise Invalid.at("executor", "must be an executor such as Threads()")
         if span is None and (scales is None or engine < 3):
             span = span_of(candidates)
         self.span = span
         """Spares another posterior of the same candidates two passes over them."""
         scaling = Scaling.of(candidates, kernel, span, scales)
         model = Model(kernel, nugget, self._prior_mean, capacity, dtype, scaling)
-        executor = executor or Threads()
+        executor = Threads() if executor is None else executor
         ranges, largest = executor.build(candidates, model, self.observations)
         self._parts, self._engine = Parts(executor, ranges), engine
         self._tol = model.tolerance(largest)
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and variances (m,) of candidates ``rows``."""
-        if (np.diff(rows := np.asarray(rows)) > 0).all():
+        if (np.diff(rows) > 0).all():
             return self._parts.moments(rows)
         rising, inverse = np.unique(rows, return_inverse=True)
         mean, variance = self._parts.moments(rising)
@@ -251,6 +267,8 @@ class Posterior(ExactGP):
 
     def best(self, rows: Rows, weight: float = 0.0) -> tuple[int, float, float]:
         """The first of ``rows`` (rising, not empty) of the largest mean - sqrt(``weight`` variance), and moments."""
+        if not 0 <= weight < np.inf:
+            raise Invalid.at("weight", "must be finite and not negative")
         mean, variance = self._parts.moments(rows)
         mean_tol = mean_tolerance(self._tol, self._prior_variance, self.observations)
         var_tol = self._tol * self._prior_variance
@@ -266,10 +284,10 @@ class Posterior(ExactGP):
     ) -> Choice:
         """The row of the largest ``acquisition`` that is none of ``hidden`` (rising); a draw of ``rng`` breaks ties.
 
-        Raises IndexError if all are hidden, and NumericalFailure if a value is not a number.
+        Raises Invalid if all are hidden, and NumericalFailure if a value is not a number.
         """
         if (count := self.n - len(hidden)) == 0:
-            raise IndexError("every row is hidden")
+            raise Invalid("every candidate is hidden")
         if self.count:
             rows = self._equals(acquisition, hidden)
             row = int(rows[0] if len(rows) == 1 else rows[rng().integers(len(rows))])
@@ -289,6 +307,8 @@ class Posterior(ExactGP):
 
         ``optimism`` is the number of learnable standard deviations that are added to a mean.
         """
+        if not abs(optimism) <= OUTCOME_MAX:
+            raise Invalid.at("optimism", "must be a finite number")
         observed = np.unique(self.observations.rows[: self.count])
         best = self.best(observed)[1] if len(observed) else self._prior_mean
         return ExpectedImprovement(best, optimism**2, self.nugget, _LEAST * self._prior_variance)

@@ -1,5 +1,6 @@
 """Candidates of any kind as numbers: columns of text or categories become columns of 0 and 1."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
 
+EXACT = 2**53
+"""Whole numbers up to this size are exact as doubles."""
 VALUES_MAX = 50
 """Values of a column of text, each of which becomes a column."""
 
@@ -34,7 +37,7 @@ def numbers_of(candidates: Any) -> tuple[Matrix, list[str]]:
         raise Invalid("candidates must be a matrix with a row for each candidate: the frame is empty")
     columns, reasons = [], []
     for name, column in named.items():
-        if (values := _as_numbers(column)) is not None:
+        if (values := _as_numbers(name, column)) is not None:
             columns.append(values[:, None])
             continue
         levels, of_each = _levels(name, column)
@@ -45,25 +48,51 @@ def numbers_of(candidates: Any) -> tuple[Matrix, list[str]]:
 
 
 def _array(candidates: Any) -> Any:
+    _check_plain("candidates", candidates)
     try:
         return np.asarray(candidates, dtype=np.float64)
     except (TypeError, ValueError):
         return np.array(candidates, dtype=object)
+    except OverflowError:  # an integer beyond the doubles
+        raise NumericalFailure("candidates must be finite numbers") from None
 
 
-def _as_numbers(column: Any) -> Vector | None:
-    if str(column.dtype).partition("(")[0].lower() in ("category", "categorical", "enum"):
+def _check_plain(name: str, values: Any) -> None:
+    """Raise Invalid for what a conversion to numbers would drop or ignore."""
+    kind = getattr(getattr(values, "dtype", None), "kind", "O")
+    lost = {"c": "complex numbers", "M": "dates", "m": "times", "V": "fields of several types"}.get(kind)
+    if np.ma.isMaskedArray(values) and np.ma.is_masked(values):
+        lost = "masked cells"
+    elif hasattr(values, "unit") or hasattr(values, "units"):
+        lost = "units"
+    elif kind in "iu" and values.size and not -EXACT <= int(values.min()) <= int(values.max()) <= EXACT:
+        lost = "whole numbers beyond 2^53"
+    if lost is not None:
+        raise Invalid(f"{name} has {lost}, which no candidate keeps: write them as plain numbers")
+
+
+def _as_numbers(name: str, column: Any) -> Vector | None:
+    if _is_category(column):
         return None
+    _check_plain(f"column {name}", column)
     try:
         return np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError):
         return None
+    except OverflowError:
+        raise NumericalFailure(f"column {name} must have finite numbers") from None
+
+
+def _is_category(column: Any) -> bool:
+    return str(column.dtype).partition("(")[0].lower() in ("category", "categorical", "enum")
 
 
 def _levels(name: str, column: Any) -> tuple[list[str], Any]:
     values = np.asarray(column, dtype=object).tolist()
     if any(value is None or type(value).__name__ in ("NAType", "NaTType") or value != value for value in values):
         raise Invalid(f"column {name} has gaps: fill them, or leave out these candidates")
+    if not (_is_category(column) or all(isinstance(value, str | Real) for value in values)):
+        raise Invalid(f"column {name} has values that are neither numbers nor text: write them as one of both")
     levels, of_each = np.unique([str(value) for value in values], return_inverse=True)
     if len(levels) > VALUES_MAX:
         raise Invalid(

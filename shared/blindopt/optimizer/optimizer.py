@@ -4,11 +4,12 @@ import math
 import operator
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
+from typing import Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
 import numpy as np
 
 from blindopt import display, faults, wire
+from blindopt.arguments import checked, checked_methods, number_of
 from blindopt.arrays import Vector
 from blindopt.errors import Invalid, LoopEnded
 from blindopt.optimizer.chooser import Over, Proposal, RowChooser, passport_of, points_of, recommendation_of
@@ -17,6 +18,8 @@ from blindopt.optimizer.defaults import PublicCandidates, Study, plan_of_run
 from blindopt.wire.base import parsed
 from blindopt.wire.run import NEWEST, Engine
 
+OUTCOME_MAX = 1e305
+"""The largest outcome: differences of two are still numbers."""
 _NOWHERE = {"curator_url": "http://localhost", "study_id": f"std_{'0' * 16}"}
 """Where a run would send its queries: settings are those of a run, and are checked as these are."""
 
@@ -45,6 +48,7 @@ class Outcome(NamedTuple):
     passport: wire.NoisePassport | None = None
 
 
+@checked_methods
 class Optimizer:
     """Chooses which candidate to query next, as a run of the modeler does: ``ask``, measure, ``tell``, and again.
 
@@ -74,15 +78,16 @@ class Optimizer:
     6
     """
 
+    @checked
     def __init__(
         self,
         candidates: Any,
         *,
-        noise: wire.NoiseLaw | None = None,
-        kernel: wire.Kernel | dict[str, Any] | None = None,
+        noise: wire.NoiseLaw | Mapping[str, Any] | None = None,
+        kernel: wire.Kernel | Mapping[str, Any] | None = None,
         maximize: bool = True,
         seed: int | None = None,
-        algorithm: str | wire.AlgorithmChoice = "auto",
+        algorithm: str | wire.AlgorithmChoice | Mapping[str, Any] = "auto",
         iterations: int = 50,
         observations: Any = (),
         study: wire.StudyView | None = None,
@@ -96,9 +101,8 @@ class Optimizer:
         spec = parsed(wire.RunSpec, _NOWHERE | fields, {"algorithm.name": "algorithm"})
         n, r = self.candidates.shape
         direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
-        public = PublicCandidates(
-            n=n, r=r, direction=direction, kernel=None, noise=noise or wire.NoiseLaw(family="none")
-        )
+        law = parsed(wire.NoiseLaw, noise) if isinstance(noise, Mapping) else noise or wire.NoiseLaw(family="none")
+        public = PublicCandidates(n=n, r=r, direction=direction, kernel=None, noise=law)
         about: Study = study or public
         if (about.n, about.r) != (n, r):
             raise Invalid(f"the candidates are {n} x {r}, those of the study {about.n} x {about.r}")
@@ -178,27 +182,33 @@ class Optimizer:
         return [proposal.row for proposal in self._pending]
 
     def tell(
-        self, i: int, y: float, *, variance: float | None = None, passport: wire.NoisePassport | None = None
+        self,
+        i: SupportsIndex,
+        y: SupportsFloat,
+        *,
+        variance: float | None = None,
+        passport: wire.NoisePassport | Mapping[str, Any] | None = None,
     ) -> None:
         """Report the outcome ``y`` of candidate ``i``. One that ``ask`` did not choose counts as a past outcome.
 
         ``variance`` is that of its noise, if it is known; ``passport`` is the noise description of a curator's answer.
-        For an experiment that failed, and has no outcome, call ``decline``. Raises Invalid unless ``y`` is finite.
+        For an experiment that failed, and has no outcome, call ``decline``. Raises Invalid unless ``y`` is a finite
+        number from -1e305 to 1e305.
         """
         if variance is not None and passport is not None:
             raise Invalid("give variance or passport, not both: the passport states the noise")
-        try:
-            is_finite = math.isfinite(y)
-        except (TypeError, ValueError, OverflowError):  # no number, an array of several, an integer beyond the doubles
-            is_finite = False
-        if not is_finite:
+        outcome = number_of(y)
+        if outcome is None or not math.isfinite(outcome):
             raise Invalid("y must be a finite number; report a candidate without an outcome by decline(i)")
+        if abs(outcome) > OUTCOME_MAX:
+            raise Invalid(f"y must be from -{OUTCOME_MAX:g} to {OUTCOME_MAX:g}: report it in a larger unit")
         if variance is not None:
             parsed(wire.NoisePassport, {"measurement_variance": variance}, {"measurement_variance": "variance"})
-        row = candidate_number(i, len(self.candidates))
-        self._take(Outcome(row, float(y), None if variance is None else float(variance), passport))
+        if isinstance(passport, Mapping):
+            passport = parsed(wire.NoisePassport, passport)
+        self._take(Outcome(candidate_number(i, len(self.candidates)), outcome, variance, passport))
 
-    def decline(self, i: int) -> None:
+    def decline(self, i: SupportsIndex) -> None:
         """Report that candidate ``i`` has no outcome, as after a failed experiment: it is not chosen again."""
         self._take(Outcome(candidate_number(i, len(self.candidates)), None))
 
@@ -232,6 +242,8 @@ class Optimizer:
     def posterior(self, rows: Any = None) -> Moments:
         """Return the posterior of f at ``rows`` (m,), all candidates if None. Raises Invalid without a model."""
         n = len(self.candidates)
+        if not isinstance(rows, Iterable | None):
+            raise Invalid.at("rows", "must be a list of numbers of candidates, or None for all")
         numbers = np.arange(n) if rows is None else np.array([candidate_number(i, n) for i in rows], dtype=np.intp)
         points = points_of(self._chooser, numbers)
         return Moments(np.array([point.mean for point in points]), np.array([point.sd for point in points]))

@@ -53,10 +53,11 @@ DecimalString = Annotated[
 
 
 def _privacy_parameter(epsilon_text: object) -> object:
-    """The range first: of a number beyond it, the pattern says only that it is not written as it must be."""
-    is_decimal = isinstance(epsilon_text, str) and re.fullmatch(r"[0-9]{1,400}(\.[0-9]{1,400})?", epsilon_text)
-    if is_decimal and not Decimal("0.000001") <= Decimal(is_decimal[0]) <= 1_000:
-        raise ValueError("epsilon must be between 0.000001 and 1000")
+    """The range in words: the pattern says only that a text is not written as it must be."""
+    if isinstance(epsilon_text, str):
+        is_decimal = re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", epsilon_text)
+        if is_decimal is None or not Decimal("0.000001") <= Decimal(epsilon_text) <= 1_000:
+            raise ValueError("must be a number from 0.000001 to 1000, with at most 12 decimals")
     return epsilon_text
 
 
@@ -144,6 +145,8 @@ def plain(value: object, rename: Callable[[str], str] = str, path: tuple[str | i
         return {plain(key, rename, (*path, key)): plain(item, rename, (*path, key)) for key, item in fields.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [plain(item, rename, (*path, number)) for number, item in enumerate(value)]
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{value:f}" if _is_epsilon(path) else float(value)
     if message := _no_json(value):
         raise Invalid.at(faults.dotted(path or ("body",), rename), message)
     if isinstance(value, int | float) and not isinstance(value, bool) and _is_epsilon(path):

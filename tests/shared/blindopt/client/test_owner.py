@@ -60,7 +60,7 @@ def test_numbers_of_numpy_are_numbers():
     [
         ({"features": {"age": (110, 0)}}, "^features.age: lower must be smaller"),
         ({"features": {"age": (0,)}}, "^features.age must be .lower, upper."),
-        ({"privacy": -1}, "^privacy.epsilon must be a decimal number"),
+        ({"privacy": -1}, "^privacy.epsilon must be a number from"),
         ({"answers": {"epsilon": 1}}, "^answers.value_bound is missing"),
         ({"answers": None}, "state what is done to y"),
     ],

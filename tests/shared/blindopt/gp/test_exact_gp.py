@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from blindopt.errors import NumericalFailure
+from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import ExactGP
 from blindopt.gp.single_thread_blas import factors, right_product
@@ -26,7 +26,7 @@ def test_an_outcome_that_is_no_number_or_too_large_is_refused_among_the_first_to
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, np.nan])
 def test_first_outcomes_without_positive_noise_are_refused(wrong):
-    with pytest.raises(ValueError, match="noise_variance must be positive"):
+    with pytest.raises(Invalid, match="noise_variance must be positive"):
         process().begin(ROWS, np.array([1.0, 0.3, 2.0, 0.5]), np.array([0.1, wrong, 0.1, 0.2]))
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gamma, kv
 
+from blindopt.errors import Invalid
 from blindopt.gp.kernels import KERNELS as KINDS
 from blindopt.gp.kernels import Matern12, Matern32, Matern52, SquaredExponential, kernel_of
 from blindopt.wire import Kernel as WireKernel
@@ -98,9 +99,9 @@ def test_rows_far_from_the_origin_keep_their_distance():
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])
 def test_a_kernel_with_a_senseless_parameter_cannot_be_made(bad):
-    with pytest.raises(ValueError, match="positive, finite"):
+    with pytest.raises(Invalid, match="positive, finite"):
         SquaredExponential(bad)
-    with pytest.raises(ValueError, match="positive, finite"):
+    with pytest.raises(Invalid, match="positive, finite"):
         SquaredExponential(1.0, bad)
 
 
@@ -110,7 +111,7 @@ def test_whatever_lengthscale_is_accepted_gives_variance_at_distance_zero(length
     """Never NaN, never an arithmetic error: what cannot be computed with is refused when it is built."""
     try:
         kernel = SquaredExponential(lengthscale, 3.0)
-    except ValueError:
+    except Invalid:
         return
     got = kernel(np.array([[0.0], [1.0]]), np.array([[0.0]]))[:, 0]
     assert got[0] == 3.0

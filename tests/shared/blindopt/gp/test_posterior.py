@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 
-from blindopt.errors import NumericalFailure
+from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import UpperConfidenceBound
 from blindopt.gp.candidates import Candidates, Scaling, span_of
 from blindopt.gp.kernels import Matern52, SquaredExponential
@@ -106,7 +106,7 @@ def small():
     [
         *((1, bad, NumericalFailure) for bad in (math.nan, math.inf, -math.inf)),
         *((1, bad, NumericalFailure) for bad in (1.7e308, -1.7e308)),  # finite, but the update overflows
-        *((bad, 1.0, IndexError) for bad in (-1, 3, 10**12)),
+        *((bad, 1.0, Invalid) for bad in (-1, 3, 10**12)),
     ],
 )
 def test_an_outcome_that_is_refused_changes_nothing(row, outcome, error):
@@ -193,7 +193,7 @@ def test_outcomes_past_the_capacity_are_taken_as_those_before(at_once):
 
 @pytest.mark.parametrize("noise_variance", [0.0, -1.0, math.nan, math.inf])
 def test_noise_variance_must_be_positive_and_finite(noise_variance):
-    with pytest.raises(ValueError, match="noise_variance"):
+    with pytest.raises(Invalid, match="noise_variance"):
         Posterior(np.zeros((2, 1)), SquaredExponential(1.0), noise_variance=noise_variance, capacity=1)
 
 
@@ -384,7 +384,7 @@ def test_each_answer_may_have_its_own_noise(dtype):
     assert choice.acquisition == pytest.approx(float(bound.max()), rel=1e-9)
     assert bound[choice.row] == pytest.approx(float(bound.max()), rel=1e-9)
     for bad in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="noise_variance"):
+        with pytest.raises(Invalid, match="noise_variance"):
             posterior.observe(0, 1.0, bad)
 
 

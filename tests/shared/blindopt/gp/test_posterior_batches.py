@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from blindopt.errors import Invalid
 from blindopt.gp.acquisition import UpperConfidenceBound
 from blindopt.gp.kernels import Matern52, SquaredExponential
 from blindopt.gp.posterior import Posterior
@@ -79,7 +80,7 @@ def test_retracting_to_nothing_gives_the_prior(build):
     posterior.retract(0)
     np.testing.assert_array_equal(posterior.mean, MEAN)
     np.testing.assert_array_equal(posterior.variance, KERNEL.variance)
-    with pytest.raises(ValueError, match="not 1"):
+    with pytest.raises(Invalid, match="not 1"):
         posterior.retract(1)
 
 
@@ -111,7 +112,7 @@ def test_hidden_rows_are_shown_again_and_a_posterior_with_none_left_refuses(buil
     assert posterior.argmax(bound, first, np.delete(every_row, 3)).row == 3
     posterior.observe(7, 1.0)
     assert posterior.argmax(bound, first, np.delete(every_row, 3)).row == 3
-    with pytest.raises(IndexError, match="hidden"):
+    with pytest.raises(Invalid, match="hidden"):
         posterior.argmax(bound, first, every_row)
     assert posterior.argmax(bound, first).row not in (3, 7)
 

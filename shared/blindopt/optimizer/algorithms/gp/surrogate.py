@@ -322,7 +322,7 @@ class Surrogate:
         try:
             plain = kernel_of(self._kind, size, hyper.signal_variance)
             kernel, nugget = noise_aware(plain, settings.noise, self._candidates.shape[1])
-        except ValueError:
+        except (ValueError, Invalid):
             raise NumericalFailure(
                 "kernel and noise of the release are too large or small to be computed with"
             ) from None
