@@ -156,7 +156,7 @@ def fault_of(value: float, spec: wire.StudyCreate) -> str | None:
     """Why a value cannot be a measurement of a study, or None."""
     measurement = spec.measurement
     assert not isinstance(measurement, wire.ColumnMeasurement)
-    if not -1e50 <= value <= 1e50:  # NaN too
+    if not abs(value) <= wire.OUTCOME_MAX:  # NaN too
         return "must be a finite number"
     if measurement.lower is not None and value < measurement.lower:
         return f"is less than the smallest allowed value, {_with_unit(measurement.lower, measurement.unit)}"

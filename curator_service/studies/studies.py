@@ -305,7 +305,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
         if feature.column in seen:
             faults.append({"field": field, "message": "this column is a feature already"})
         seen.add(feature.column)
-    faults += _measurement_faults(spec, columns, seen, dataset.reading.labels if dataset.reading else [])
+    faults += _measurement_faults(spec, dataset, seen)
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
     if not dataset.public and spec.privacy_unit == "answer" and isinstance(spec.measurement, wire.ColumnMeasurement):
@@ -320,17 +320,21 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
 
 
 def _measurement_faults(
-    spec: wire.StudyCreate, columns: set[str], features: set[str], labels: list[str]
+    spec: wire.StudyCreate, dataset: wire.DatasetView, features: set[str]
 ) -> list[dict[str, object]]:
     """Faults of the measurement: where y comes from, and within which bounds."""
     faults: list[dict[str, object]] = []
-    measurement = spec.measurement
+    measurement, columns = spec.measurement, {column.name: column for column in dataset.columns}
     if isinstance(measurement, wire.ColumnMeasurement):
-        if measurement.column not in columns:
+        if (column := columns.get(measurement.column)) is None:
             faults.append({"field": "measurement.column", "message": no_column(measurement.column, columns)})
+        elif max(abs(column.minimum), abs(column.maximum)) > wire.OUTCOME_MAX:
+            message = f"{column.name} has outcomes beyond {wire.OUTCOME_MAX:g}: register it in a larger unit"
+            faults.append({"field": "measurement.column", "message": message})
         if measurement.column in features:
             faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
         return faults
+    labels = dataset.reading.labels if dataset.reading else []
     for index, name in enumerate(measurement.shown):
         field = f"measurement.shown.{index}"
         if name not in columns and name not in labels:

@@ -2,8 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
-from blindopt.errors import Invalid, StateConflict, StillRunning
+from blindopt.errors import Invalid, NumericalFailure, StateConflict, StillRunning
 from blindopt.gp.acquisition import log_improvement
 from blindopt.optimizer.chooser import Over, RowChooser, learner_of, points_of, recommendation_of
 from modeler_service.runs.record import Outline, Record
@@ -148,10 +148,18 @@ class PosteriorViews:
             ],
         )
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """Allow one computation at a time. Raises StillRunning if another one takes long."""
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Allow one computation at a time. Raises StillRunning if another one takes long.
+
+        Raises StateConflict, with the reason, if the outcomes cannot be computed with.
+        """
         refusal = StillRunning("another posterior is being computed: try again")
-        return exclusive(self._lock, WAIT_SECONDS, refusal)
+        with exclusive(self._lock, WAIT_SECONDS, refusal):
+            try:
+                yield
+            except NumericalFailure as failure:
+                raise StateConflict(f"the outcomes of this run cannot be computed with: {failure}") from None
 
     def _record(self, run_id: str, rows: Callable[[Outline], int]) -> Record:
         """Read a run's record for a view of ``rows``: its last outcomes alone if all of them would take too much.

@@ -527,6 +527,8 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
         interval = [mean - QUANTILE * sd, mean + QUANTILE * sd]
     if (value := chooser.known_value(row)) is not None:
         mean, sd, kind, interval, following = value, 0.0, "known", [value, value], [value, value]
+    if not np.isfinite([mean, *(interval or ()), *(following or ())]).all():
+        raise NumericalFailure("the recommended outcome is beyond the largest number")
     recommendation = wire.Recommendation(
         row=row,
         over=over,

@@ -46,7 +46,9 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 Seed = Annotated[int, Field(ge=0, lt=2**53)]
 PositiveFloat = Annotated[float, Field(ge=1e-50, le=1e50)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=1e50)]
-BoundedFloat = Annotated[float, Field(ge=-1e50, le=1e50)]
+OUTCOME_MAX = 1e50
+"""The largest outcome of a study, whatever measures it."""
+BoundedFloat = Annotated[float, Field(ge=-OUTCOME_MAX, le=OUTCOME_MAX)]
 DecimalString = Annotated[
     str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$", description="A decimal number as a string.", examples=["1.5"])
 ]
