@@ -78,7 +78,7 @@ _RUN_DAYS = 30
 @app.command("run")
 def start_run(
     grant: Annotated[Path, typer.Option(help="The file grant.json that the data owner sent.")],
-    queries: Annotated[int, typer.Option(min=1, max=100_000, help="Queries after the first candidates.")] = 50,
+    iterations: Annotated[int, typer.Option(min=1, max=100_000, help="Queries after the initial ones.")] = 50,
     name: Annotated[str, typer.Option(help="Name of the run.")] = "run",
     token_file: TokenFile = None,
     url: Url = None,
@@ -88,7 +88,7 @@ def start_run(
 
     The run goes on if you stop this command.
 
-    Example: blindopt-modeler run --grant grant.json --queries 30
+    Example: blindopt-modeler run --grant grant.json --iterations 30
     """
     from blindopt.client import Vendor
     from blindopt.client.connection import wait_until_ended
@@ -107,7 +107,8 @@ def start_run(
 
     with plain_errors():
         access = read_json(grant, wire.GrantFile, "a grant file").access
-        body = parsed(wire.RunCreate, access.model_dump() | {"name": name, "iterations": queries}, {"name": "--name"})
+        fields = access.model_dump() | {"name": name, "iterations": iterations}
+        body = parsed(wire.RunCreate, fields, {"name": "--name"})
         address = address_of(PROGRAM, url)
         check_address(address, "url", plain_http=PROGRAM.checked_settings().allow_plain_http)
         with (

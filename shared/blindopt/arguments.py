@@ -72,10 +72,10 @@ def _read(name: str, kinds: list[_Kind] | None, value: Any) -> Any:
     if kinds is None:
         return value
     for kind in kinds:
-        if (known := kind.read(value)) is not _NO:
-            if name.endswith(_SECONDS) and isinstance(known, float) and not 0 <= known <= SECONDS_MAX:  # NaN too
+        if (argument := kind.read(value)) is not _NO:
+            if name.endswith(_SECONDS) and isinstance(argument, float) and not 0 <= argument <= SECONDS_MAX:  # NaN too
                 raise Invalid.at(name, f"must be a number of seconds from 0 to {SECONDS_MAX:.0e}")
-            return known
+            return argument
     *most, last = [kind.words for kind in kinds]
     raise Invalid.at(name, f"must be {', '.join(most)} or {last}" if most else f"must be {last}")
 

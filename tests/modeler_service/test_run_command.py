@@ -28,7 +28,7 @@ def grant(owner, curator, dataset, open_study, tmp_path):
 def run(modeler, tmp_path, text, *more):
     file = tmp_path / "grant.json"
     file.write_text(text)
-    return modeler.run_in_process("run", "--grant", str(file), "--queries", "3", *more)
+    return modeler.run_in_process("run", "--grant", str(file), "--iterations", "3", *more)
 
 
 def test_a_grant_file_becomes_a_recommendation_and_its_token_is_shown_nowhere(grant, modeler, vendor, tmp_path):

@@ -92,8 +92,8 @@ def service(make_service, tmp_path_factory):
     return curator
 
 
-ALL = [(IN[i % len(IN)], *pair) for i, pair in enumerate(itertools.product(OUT, OUT))]
-SOME = [
+EVERY = [(IN[i % len(IN)], *pair) for i, pair in enumerate(itertools.product(OUT, OUT))]
+FEW = [
     ("closed", "closed", "closed"),
     ("nothing", "full", "pipe"),
     ("terminal", "hung up", "full"),
@@ -116,18 +116,18 @@ def check_token(service, combinations):
 
 def test_a_command_does_its_work_whatever_its_streams_are(service):
     """A token is made in each case, also where nothing can be printed."""
-    check_token(service, SOME)
+    check_token(service, FEW)
 
 
 @pytest.mark.slow(sibling="test_a_command_does_its_work_whatever_its_streams_are")
 def test_a_command_does_its_work_in_every_combination(service):
-    check_token(service, ALL)
+    check_token(service, EVERY)
 
 
 @pytest.mark.slow(sibling="test_a_command_does_its_work_whatever_its_streams_are")
 @pytest.mark.parametrize("arguments", [("audit", "export"), ("audit", "verify"), ("config", "show"), ("--version",)])
 def test_other_commands(service, arguments):
-    for stdin, stdout, stderr in SOME:
+    for stdin, stdout, stderr in FEW:
         check(service, *arguments, stdin=stdin, stdout=stdout, stderr=stderr)
 
 

@@ -175,7 +175,9 @@ class Optimizer:
     def ask_batch(self) -> list[int]:
         """Return the candidates to query together, ``batch_size`` or fewer: those of a batch that are not reported yet.
 
-        Raises LoopEnded as ``ask`` does.
+        There are fewer where the initial candidates end, because the model is first fitted when all of them are
+        reported, where the iterations end, and while others of the batch are not reported. Raises LoopEnded as ``ask``
+        does.
         """
         if self.propose() is None:
             raise LoopEnded(str(self._chooser.ended_because), self._chooser.seen)

@@ -154,7 +154,7 @@ def test_a_client_and_all_its_methods(nowhere, kind):
     methods = [name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")]
     assert len(methods) > 10
     faults = {name: faults_of(*called(getattr(client, name))) for name in methods if name not in ("close", "cut")}
-    assert {name: found for name, found in faults.items() if found} == {}
+    assert {name: faulty for name, faulty in faults.items() if faulty} == {}
 
 
 def test_objects_of_an_owner_and_a_measurer(nowhere, tmp_path, monkeypatch):
