@@ -86,7 +86,7 @@ def _result_of(function: Any) -> dict[str, Any]:
     def result() -> None: ...
 
     result.__annotations__ = {k: v for k, v in getattr(function, "__annotations__", {}).items() if k == "return"}
-    return typing.get_type_hints(result, getattr(function, "__globals__", {}))
+    return typing.get_type_hints(result, getattr(inspect.unwrap(function), "__globals__", {}))
 
 
 def members(owner: Any) -> list[tuple[str, Any]]:
