@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from curator_service.console.live import follow
-from curator_service.console.reading import every, shares
+from curator_service.console.reading import PAGE, every, shares
 from service_kit.console import ApiProblem, Page, Pages
 from service_kit.console.notices import certificate_problems
 
@@ -77,13 +77,17 @@ async def _waiting(page: Page) -> dict[str, Any]:
 async def _first_steps(
     page: Page, context: Mapping[str, Any], accounts: list[dict[str, Any]]
 ) -> list[tuple[str, str | None, bool]]:
-    """Name, path and whether it is done, of each step to a first recommendation; none after the first measurement."""
-    if any(account["total_plays"] for account in accounts):
+    """Name, path and whether it is done, of each step to a first recommendation; none once one was decided about."""
+    is_answered = any(account["total_plays"] for account in accounts)
+    messages = (await page.api.get("/v1/messages", page_size=PAGE))["messages"] if is_answered else []
+    recommended = [message for message in messages if message["message"]["kind"] == "recommendation"]
+    if any(message["state"] != "open" for message in recommended):
         return []
     draft, opened = (
         next((a["study_id"] for a in accounts if a["state"] == state), None) for state in ("draft", "open")
     )
     granted = opened is not None and (await page.api.get(f"/v1/studies/{opened}/grants", page_size=1))["grants"]
+    decide = f"/messages/{recommended[0]['id']}" if recommended else None
     uploads = context["uploads"]
     first = (
         ("Decide how your file is read", f"/datasets/uploads/{uploads[0]['id']}")
@@ -95,8 +99,8 @@ async def _first_steps(
         ("Define a study: features, outcome, privacy, budget", "/studies/new", bool(accounts)),
         ("Preview and release the study", draft and f"/studies/{draft}", opened is not None),
         ("Give a vendor a grant", opened and f"/studies/{opened}/grants", bool(granted)),
-        ("Answer the measurements that the vendor requests", "/inbox", False),
-        ("Open the record that the vendor recommends", None, False),
+        ("Answer the measurements that the vendor requests", "/inbox", is_answered),
+        ("Decide about the record that the vendor recommends", decide, False),
     ]
 
 

@@ -126,11 +126,22 @@ def test_pages_of_a_section_share_one_entry_of_the_menu(owner):
     assert 'aria-label="Section"' not in owner.get("/").text
 
 
-def test_an_empty_home_lists_the_first_steps_until_a_measurement(people):
+def steps_of(owner):
+    """For each of the first steps that Home lists, its link; done: it is done."""
+    listed = owner.get("/").text.partition("First steps")[2].partition("</ol>")[0]
+    steps = re.findall(r'<li( class="done")?>(?:<a href="/console([^"]*)">)?', listed)
+    return ["done" if is_done else path for is_done, path in steps]
+
+
+def test_an_empty_home_lists_the_first_steps(people):
     owner, auditor = people["owner"], people["auditor"]
-    steps = re.findall(r'<li( class="done")?>', owner.get("/").text.partition("First steps")[2].partition("</ol>")[0])
-    assert steps == [""] * 6
+    assert steps_of(owner) == ["/datasets/new", "/studies/new", "", "", "/inbox", ""]
     assert "First steps" not in auditor.get("/").text
+    _upload(owner, "a,b\n1,x\n")
+    path = owner.path.removeprefix("/console")
+    assert steps_of(owner)[0] == path
+    owner.get(path)
+    owner.submit(f"{path}:discard")
 
 
 def test_a_measurer_sees_no_name_of_a_dataset_and_an_auditor_no_question(people, service, study):
@@ -989,3 +1000,23 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
             **({"features.0.column": COLUMNS[0], "kernel": "yes"} | dict.fromkeys(typed, garbage)),
         )
         assert console_errors.faults_of(owner.text) == [], step
+
+
+def test_home_lists_the_next_step_until_a_recommendation_was_decided_about(owner, service):
+    with Owner(service.url, service.token) as api, Measurer(service.url, service.token) as measurer:
+        dataset = api.upload(b"a,y\n1,2\n3,4\n5,6\n", name="steps", public=True)
+        outcome = wire.InboxMeasurement(question="How much?", direction="maximize")
+        draft = dataset.study("steps", features={"a": (0, 9)}, outcome=outcome, privacy="public", answers="exact")
+        opened = draft.release()
+        access = opened.grant("Acme").file
+        with StudyClient(service.url, access.token, opened.id) as vendor:
+            vendor.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0)]), key="a" * 8)
+            (item,) = [item for item in measurer.inbox if item.view.study_id == opened.id]
+            item.answer(2.0)
+            assert steps_of(owner)[4:] == ["done", ""]
+            sent = vendor.send_message(wire.RecommendationMessage(kind="recommendation", row=0), key="b" * 8)
+        message = f"/messages/{wire.MessageView.model_validate_json(sent).id}"
+        assert steps_of(owner) == ["done"] * 5 + [message]
+        owner.get(message)
+        owner.submit(f"{message}:decide", decision="accepted")
+        assert steps_of(owner) == []
