@@ -64,9 +64,30 @@ def test_a_file_of_an_office_becomes_a_study_in_one_pass(services, browser):
     page.get_by_label("Read it as Windows-1252 (Excel)").check()
     olga.press("Store these columns")
     expect(main).to_contain_text(f"Registered: {len(WHOLE)} records")
-    olga.follow("New study on this dataset")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("New study")
+    draft(olga)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Whose HbA1c next")
     olga.visitor.close()
+
+
+def draft(olga):
+    """A study of the dataset whose page is open, from its own columns."""
+    olga.follow("New study on this dataset")
+    olga.fill("Name of the study", "Whose HbA1c next")
+    olga.press("Next")
+    for name, lower, upper in (("Alter", 18, 95), ("Größe", 140, 210), ("Marker", 0, 30)):
+        olga.fill(f"smallest of {name}", str(lower))
+        olga.fill(f"largest of {name}", str(upper))
+    olga.press("Next")
+    olga.tick("Small ones")
+    olga.fill("Column of the outcome", "HbA1c")
+    olga.press("Next")
+    olga.fill("epsilon", "6")
+    olga.press("Next")
+    olga.tick("Not at all")
+    olga.press("Next")
+    olga.fill("How many measurements", "20")
+    olga.press("Next")
+    olga.press("Make the draft")
 
 
 def look(olga, name):

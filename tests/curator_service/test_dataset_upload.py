@@ -56,7 +56,7 @@ def at_a_terminal(curator, typed, *arguments):
     return printed.decode(), shown.decode()
 
 
-def test_the_questions_are_asked_at_a_terminal(curator, clinic):
+def test_the_questions_are_asked_at_a_terminal_and_a_study_is_made(curator, clinic, tmp_path):
     answers = [
         "y",  # the words are right
         "1",  # Patient is left out
@@ -79,6 +79,21 @@ def test_the_questions_are_asked_at_a_terminal(curator, clinic):
     ):
         assert said in shown
     assert waiting(curator) == []
+    body = tmp_path / "study.json"
+    body.write_text(json.dumps(study_of(view.id)), encoding="utf-8")
+    made = curator.run_in_process("study", "create", str(body))
+    assert (made.returncode, made.stdout.startswith("std_")) == (0, True), made.stderr
+
+
+def study_of(dataset_id):
+    return {
+        "name": "Who next?",
+        "dataset_id": dataset_id,
+        "features": [{"column": "Größe", "lower": 140, "upper": 200}],
+        "measurement": {"source": "column", "column": "Marker", "direction": "maximize"},
+        "release": {"mechanism": "auto", "epsilon": "3"},
+        "answers": {"mechanism": "none"},
+    }
 
 
 def test_what_is_proposed_is_printed_edited_and_read(curator, clinic, tmp_path):

@@ -47,6 +47,18 @@ def register(curator, view):
     return reply.json()
 
 
+def study(curator, stored, feature, outcome):
+    body = {
+        "name": "s",
+        "dataset_id": stored["id"],
+        "features": [{"column": feature, "lower": 0, "upper": 20}],
+        "measurement": {"source": "column", "column": outcome, "direction": "maximize"},
+        "release": {"mechanism": "auto", "epsilon": "3"},
+        "answers": {"mechanism": "none"},
+    }
+    return curator.call("owner", "POST", "/v1/studies", json=body)
+
+
 def test_a_file_is_shown_as_it_was_read_and_stored_as_it_was_counted(curator):
     view = upload(curator, CLINIC)
     assert (view["separator"], view["decimal"], view["encoding"], view["samples"]) == (";", ",", "utf-8", [])
@@ -69,6 +81,7 @@ def test_a_file_is_shown_as_it_was_read_and_stored_as_it_was_counted(curator):
     assert (stored["rows"], stored["rows_left_out"]) == (len(whole), 40 - len(whole))
     assert [column["name"] for column in stored["columns"]] == ["Größe", "Marker", "Aufnahme"]
     assert sorted(stored["reading"]["gaps"]) == ["Größe", "Marker", "Ort", "Patient"]
+    assert study(curator, stored, "Größe", "Marker")["state"] == "draft"
 
 
 def files(rng):
@@ -201,16 +214,8 @@ def test_promises_name_every_column_whose_gaps_were_shown_also_a_filled_one(cura
     filled = {"missing": "fill", "fill": 0}
     columns = [{"column": "a", **filled}, {"column": "b", "missing_values": ["-"], **filled}, "y"]
     stored = register(curator, read(curator, view, columns=columns).json())
-    body = {
-        "name": "s",
-        "dataset_id": stored["id"],
-        "features": [{"column": "a", "lower": 0, "upper": 9}],
-        "measurement": {"source": "column", "column": "y", "direction": "maximize"},
-        "release": {"mechanism": "auto", "epsilon": "3"},
-        "answers": {"mechanism": "none"},
-    }
-    study = curator.call("owner", "POST", "/v1/studies", json=body)["id"]
-    report = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]
+    made = study(curator, stored, "a", "y")
+    report = curator.call("owner", "POST", f"/v1/studies/{made['id']}:report")["report"]
     assert " in a, b, and none in another column that was read." in report["studies"][0]["relation"]
 
 
