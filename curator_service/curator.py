@@ -6,6 +6,7 @@ from blindopt import wire
 from blindopt.errors import BlindoptError
 from curator_service import store
 from curator_service.budget.budgets import Budgets
+from curator_service.budget.people import People
 from curator_service.budget.views import BudgetShares, DatasetAccounts
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
@@ -61,9 +62,10 @@ class Curator:
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.runner = Runner()
         self.uploads = Uploads(context, vault, settings)
-        same_people = SamePeople(context, vault)
-        self.datasets = Datasets(context, vault, settings, self.uploads, same_people)
-        self.budgets = Budgets(context, vault)
+        people = People(vault, context.seal)
+        self.same_people = SamePeople(context, vault, people)
+        self.budgets = Budgets(context, vault, people)
+        self.datasets = Datasets(context, vault, settings, self.uploads, self.same_people, self.budgets.uses)
         self.bounds = BoundsSearch(context, vault, self.budgets)
         self.released = ReleasedStudies(vault)
         self.erasures = Erasures(context, vault, self.released, self.budgets, self.uploads, settings.data_dir)
@@ -81,7 +83,7 @@ class Curator:
         self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
         of_queries = self.released, self.budgets, self.inbox.decline_withheld
         self.queries = Queries(context, vault, self.limits, *of_queries, self.wakeups)
-        self.withholding = Withholding(context, vault, self.released, self.inbox, same_people)
+        self.withholding = Withholding(context, vault, self.released, self.inbox, self.same_people)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)
@@ -143,7 +145,7 @@ class Curator:
         verification finds that the edit was taken back.
         """
         try:
-            have_ended = [part.recover() for part in (self.releases, self.forecasts, self.tunings)]
+            have_ended = [part.recover() for part in (self.releases, self.forecasts, self.tunings, self.same_people)]
         except (BlindoptError, StoreFault):
             return _AGAIN_SECONDS
         return None if all(have_ended) else _AGAIN_SECONDS

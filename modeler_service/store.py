@@ -47,6 +47,8 @@ MIGRATIONS: Migrations = {
     10: ["ALTER TABLE runs ADD COLUMN note TEXT", "ALTER TABLE runs ADD COLUMN tags TEXT"],
     12: ["ALTER TABLE runs ADD COLUMN engine TEXT"],
     15: [],
+    16: [],
+    17: [],
 }
 APPEND_ONLY = ("versions",)
 

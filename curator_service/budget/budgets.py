@@ -11,9 +11,10 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, Invalid, StateConflict
 from blindopt.wire.base import GuaranteeKind
 from curator_service import notices, store
-from curator_service.budget import ledger, ledger_lines, table
+from curator_service.budget import ledger, ledger_lines, overlaps, table
 from curator_service.budget.file_use import FileUse, FileUses, cost_of_sharing, release_read_by, sharing
 from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Charge, Cost, RowBalance, is_raised
+from curator_service.budget.people import People
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, text, units
@@ -55,13 +56,14 @@ class FileBudget:
         self._db, self._context, self._uses = db, context, uses
         self._dataset, self.name = dataset, name
         self.account = ledger_lines.account_of(db, name)
-        context.audit_trail.check_unchanged(name, dataset.id)
+        self._files = ledger_lines.files_of(db, dataset.id)
+        context.audit_trail.check_unchanged(*self._files.values(), dataset.id)
 
     def _check_file(self) -> None:
-        """Raise RecordChanged if a verification found any record about a use of the file changed."""
-        digest = self._dataset.sha256
-        used_by = (*store.registrations(self._db, digest), *ledger_lines.studies_of(self._db, digest))
-        self._context.audit_trail.check_unchanged(A_FILE, *(row.id for row in used_by))
+        """Raise RecordChanged if a verification found any record about a use of the account changed."""
+        for digest in self._files:
+            used_by = (*store.registrations(self._db, digest), *ledger_lines.studies_of(self._db, digest))
+            self._context.audit_trail.check_unchanged(A_FILE, *(row.id for row in used_by))
 
     # --- charges ------------------------------------------------------------------------------------------------
 
@@ -72,8 +74,9 @@ class FileBudget:
 
         ``kind``: of the line, "tuning" or "bounds"; ``subject``: the id of what is charged. ``caps``: lower the
         account's; what has no bound in the worst case has caps on its own sum, beside them. Raises StateConflict for a
-        closed account, and where a cap cannot hold.
+        closed account, and where a cap cannot hold; OverlapUndecided.
         """
+        overlaps.check_decided(self._db, self._dataset.id)
         self.account.check_open()
         use, at = self._uses.read(self._db, self._dataset), stamp(self._context.clock())
         before = self.account.before(caps, guarantee_kind)
@@ -97,7 +100,8 @@ class FileBudget:
         return use
 
     def check_release(self, study_id: str, spec: wire.StudyCreate, ran: Concrete) -> None:
-        """Check the release of a study. Raises as ``allow_release``."""
+        """Check the release of a study. Raises as ``allow_release``, and OverlapUndecided."""
+        overlaps.check_decided(self._db, self._dataset.id)
         if self.account.closed or self.account.is_capped:
             self._check_file()
             after = allow_release(self._uses.read(self._db, self._dataset, without=study_id), spec, ran)
@@ -136,10 +140,16 @@ class FileBudget:
         rows_of: dict[int, list[int]] = {}
         for row, unit in uses.units_at(db, dataset, study_id, release_id, cost_at).items():
             rows_of.setdefault(unit, []).append(row)
-        everyone = self.account.used.epsilon + uses.by_everyone(db, dataset) + uses.of_other_units(db, dataset)
-        most = Cost()
+        most, everyone, totals = Cost(), 0, None
+        if len(self._files) > 1:
+            file = uses.read(db, dataset)
+            everyone, totals = file.everyone, file.of_kind(dataset.person_column)
+            everyone += file.of_other_units(dataset.person_column)
+        else:
+            everyone = self.account.used.epsilon + uses.by_everyone(db, dataset) + uses.of_other_units(db, dataset)
         for unit, rows in rows_of.items():
-            used, cost = everyone + uses.answers_about(db, dataset, unit), sum(cost_at[row] for row in rows)
+            of_unit = uses.answers_about(db, dataset, unit) if totals is None else int(totals[unit])
+            used, cost = everyone + of_unit, sum(cost_at[row] for row in rows)
             after = self.account.check(Cost(used), Cost(cost), requested=cost_at[min(rows)], row=min(rows))
             most = max(most, after, key=lambda amount: amount.epsilon)
         return most
@@ -174,10 +184,11 @@ class FileBudget:
             raise Invalid.at("reason", "is missing: say why the cap is raised")
         if after.is_capped:
             self._check_file()
-            use = self._uses.read(self._db, self._dataset)
-            use.check_bounded()
+            files = self._uses.read_all(self._db, self._dataset)
+            files[0].check_bounded()
             try:
-                after.check(use.used, Cost())
+                for file in files:
+                    after.check(file.used, Cost())
             except BudgetExhausted as refusal:
                 cap, spent, limit = (refusal.budget[name] for name in ("cap", "spent", "limit"))
                 cap = str(cap).rpartition(".")[2]
@@ -214,7 +225,8 @@ def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
     why = why or prices.answers_are_unbounded(spec, public=use.public)
     if why and use.account.is_capped:
         raise StateConflict(f"this dataset has a cap, which cannot hold with this study: {why}")
-    return use.account.check(use.used, cost)
+    # What costs nothing passes no cap, also if a record that may have been corrected counts as more than the cap.
+    return use.account.check(use.used, cost) if cost != Cost() else use.used
 
 
 def release_cost(spec: wire.StudyCreate, ran: Concrete) -> Cost:
@@ -238,9 +250,9 @@ def note_file_caps(db: Connection, outbox: Outbox, account_name: str, account: A
 class Budgets:
     """Charges studies and the accounts of files. ``uses``: what files have used, cached here alone."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, people: People) -> None:
         self._context = context
-        self.uses = FileUses(vault)
+        self.uses = FileUses(vault, people)
         self._accounts: dict[tuple[int, str], tuple[Any, str]] = {}
 
     def account(self, db: Connection, dataset_id: str) -> tuple[Any, str]:

@@ -1,9 +1,9 @@
-"""What each record of a file has used over all studies on it: read from the ledgers, through the secret row orders."""
+"""What each record of a file has used, also by the other files of its account: read through the secret row orders."""
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from threading import Lock
@@ -17,6 +17,7 @@ from blindopt.errors import RecordChanged, StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.ledger import Account, Balance, Charge, Cost
+from curator_service.budget.people import Labels, People
 from curator_service.privacy import prices
 from curator_service.privacy.prices import GroupPrices, Prices, text
 from curator_service.queries import table as queries
@@ -27,6 +28,7 @@ from service_kit.store.database import Connection
 
 _CACHED = 64
 _LARGE = 2**62
+_NOTHING = Cost()
 _spec_of = lru_cache(maxsize=1024)(wire.StudyCreate.model_validate_json)
 
 
@@ -170,7 +172,9 @@ class Units:
         return records if numbers is None else numbers[records]
 
     def records(self, dataset_id: str, unit: int) -> list[int]:
-        """The indices of a unit's records in a registration."""
+        """The indices of a unit's records in a registration; none in one that was erased."""
+        if dataset_id not in self.numbers:
+            return []
         numbers = self.numbers[dataset_id]
         return [unit] if numbers is None else [int(record) for record in np.flatnonzero(numbers == unit)]
 
@@ -181,7 +185,8 @@ class FileUse:
 
     ``totals``: for each kind of unit, by person column (None: records), the sum of answers about each unit, in the
     ledger's units. Registrations with different kinds of units cannot be matched, so their largest sums are added: that
-    may be too much, and never too little.
+    may be too much, and never too little. What a unit has used by ``others``, the other files of the account, is in
+    them too. ``of_others``: what every unit has used by these, and the delta of the unit that has most.
     """
 
     account: Account
@@ -189,17 +194,34 @@ class FileUse:
     studies: list[StudyUse]
     units: dict[str | None, Units]
     totals: dict[str | None, Any]
+    others: tuple["FileUse", ...] = ()
+    of_others: Cost = _NOTHING
 
     @property
     def everyone(self) -> int:
         """The epsilon that every unit has used."""
-        return self.account.used.epsilon + sum(study.everyone for study in self.studies)
+        return self.account.used.epsilon + self.of_others.epsilon + sum(study.everyone for study in self.studies)
 
     @property
     def of_studies(self) -> Cost:
-        """What the unit that has used most has used by studies, of what has a finite bound."""
+        """What the unit that has used most has used by studies and other files, of what has a finite bound."""
         epsilon = sum(study.everyone for study in self.studies) + sum(map(_largest, self.totals.values()))
-        return sum((Cost(0, study.delta) for study in self.studies), Cost(epsilon))
+        return sum((Cost(0, study.delta) for study in self.studies), self.of_others + Cost(epsilon))
+
+    @property
+    def of_account(self) -> list[StudyUse]:
+        """The studies on all files of the account."""
+        return [study for file in (self, *self.others) for study in file.studies]
+
+    @property
+    def averages(self) -> int:
+        """How many tunings of the account promise something on average alone."""
+        return self.account.averages + sum(file.account.averages for file in self.others)
+
+    @property
+    def on_average(self) -> Cost:
+        """What they promise together."""
+        return sum((file.account.on_average for file in self.others), self.account.on_average)
 
     @property
     def used(self) -> Cost:
@@ -209,16 +231,16 @@ class FileUse:
     @property
     def declared_rows(self) -> int:
         """The most rows of one person that a study declares of which no column says whose they are; 1: none does."""
-        return max((s.spec.rows_per_person for s in self.studies if not s.spec.person_column), default=1)
+        return max((s.spec.rows_per_person for s in self.of_account if not s.spec.person_column), default=1)
 
     def of_person(self, k: int) -> Cost | None:
         """What a person with ``k`` records may have used, by group privacy; None: no finite bound.
 
         Of a tuning with a delta nothing is proved for several records.
         """
-        if self.is_unbounded or self.account.used.delta or self.account.averages:
+        if self.is_unbounded or self.averages or any(file.account.used.delta for file in (self, *self.others)):
             return None
-        releases = [(Decimal(text(study.balance.release)), study.delta) for study in self.studies]
+        releases = [(Decimal(text(study.balance.release)), study.delta) for study in self.of_account]
         deltas = (Cost(0, prices.group_delta(*release, k)) for release in releases)
         return sum(deltas, Cost(k * self.used.epsilon))
 
@@ -232,17 +254,18 @@ class FileUse:
 
     @property
     def unbounded(self) -> list[StudyUse]:
-        """The studies without a finite bound."""
-        return [study for study in self.studies if study.unbounded is not None]
+        """The studies of the account without a finite bound."""
+        return [study for study in self.of_account if study.unbounded is not None]
 
     @property
     def is_unbounded(self) -> bool:
         """Whether a use, a study or a tuning, has no guarantee at all."""
-        return bool(self.unbounded or self.account.unproved_charges)
+        return bool(self.unbounded or any(file.account.unproved_charges for file in (self, *self.others)))
 
     def check_bounded(self) -> None:
-        """Raise StateConflict if any use of the file has no bound in the worst case: no cap on it can hold."""
-        self.account.check_worst_case()
+        """Raise StateConflict if any use of the account has no bound in the worst case: no cap on it can hold."""
+        for file in (self, *self.others):
+            file.account.check_worst_case()
         for study in self.unbounded:
             raise StateConflict(f"no cap on this dataset can hold: study {study.id}: {study.unbounded}")
 
@@ -260,6 +283,19 @@ def _keys(registered: Iterable[Any]) -> Iterator[tuple[str, int, str | None, boo
     for row in registered:
         if row.deleted_at is None and row.erased_at is None:
             yield row.id, row.rows, row.person_column, store.is_renumbered(row)
+
+
+def _named_alike(rows: Iterable[Any], sha256: str) -> set[str]:
+    """The files of an account whose persons have the same names as those of this one, as their owners say."""
+    pairs, digests = [], {row.id: row.sha256 for row in rows}
+    for row in rows:
+        for decision in json.loads(row.overlap_decisions or "[]"):
+            if not decision["pseudonyms_differ"]:
+                pairs += [{row.sha256, digests[name]} for name in decision["continues"] if name in digests]
+    alike = {sha256}
+    while joined := [pair for pair in pairs if pair & alike and not pair <= alike]:
+        alike.update(*joined)
+    return alike
 
 
 def _largest(totals: Any) -> int:
@@ -295,16 +331,18 @@ def check_order(db: Connection, vault: Vault, study_id: str) -> None:
 class FileUses:
     """Reads what files have used, with what it needs of their row orders cached. Safe to call from several threads."""
 
-    def __init__(self, vault: Vault) -> None:
-        self._vault = vault
+    def __init__(self, vault: Vault, people: People) -> None:
+        self._vault, self._people = vault, people
         self._lock = Lock()
         self._orders: dict[str, _Order] = {}
         """By release, those that were read last."""
         self._units_of: Callable[..., dict[str | None, Units]] = lru_cache(maxsize=_CACHED)(self._read_units)
+        self._labels_of: Callable[..., Labels] = lru_cache(maxsize=_CACHED)(self._read_labels)
 
     def forget(self) -> None:
         """Read every file again: one was erased."""
-        cast(Any, self._units_of).cache_clear()
+        for cached in (self._units_of, self._labels_of):
+            cast(Any, cached).cache_clear()
         with self._lock:
             self._orders.clear()
 
@@ -339,11 +377,85 @@ class FileUses:
         return units
 
     def read(self, db: Connection, dataset: Any, *, without: str | None = None) -> FileUse:
-        """What every unit of a dataset's file has used, ``without`` the use by one study."""
-        registered = {row.id: row for row in store.registrations(db, dataset.sha256)}
+        """What every unit of a dataset's file has used over its account, ``without`` the use by one study."""
+        return self.read_all(db, dataset, without=without)[0]
+
+    def read_all(self, db: Connection, dataset: Any, *, without: str | None = None) -> list[FileUse]:
+        """The same of each file of the account, the dataset's own first."""
+        names = ledger_lines.files_of(db, dataset.id)
+        uses = {digest: self._of_file(db, digest, without) for digest in (dataset.sha256, *names)}
+        if len(uses) == 1:
+            return list(uses.values())
+        registered = store.in_account(db, store.account_of(db, dataset.id))
+        rows = [dataset, *({row.sha256: row for row in registered if row.sha256 != dataset.sha256}.values())]
+        return [self._joined(row, registered, uses) for row in rows]
+
+    def _joined(self, dataset: Any, registered: list[Any], uses: dict[str, FileUse]) -> FileUse:
+        """The use of a dataset's file, with what each of its units has used by the other files of its account.
+
+        A person who is in another file has used there what the digest has. A record has used as much as the equal one
+        that used most; one that is in no other file as much as any, since it may have been corrected. So has everybody
+        if the other file was erased, or has other names for its persons.
+        """
+        use, compared = uses[dataset.sha256], self._compared(dataset, registered)
+        everyone, matched = Cost(), []
+        kind: Any = np.int64 if sum(other.used.epsilon for other in uses.values()) < _LARGE else object
+        for digest, other in uses.items():
+            if other is use:
+                continue
+            if digest not in compared or dataset.sha256 not in compared:
+                everyone += other.used
+                continue
+            column, labels = compared[digest]
+            of_unit = np.full(1 + max(_largest(units) for _, units in compared.values()), -1, dtype=kind)
+            base = other.used.epsilon - _largest(other.totals[column])
+            np.maximum.at(of_unit, labels, other.totals[column].astype(kind) + base)
+            amounts = of_unit[compared[dataset.sha256][1]]
+            if dataset.person_column is None:
+                amounts[amounts < 0] = other.used.epsilon
+            matched.append((amounts, other.used.delta))
+        others = tuple(other for other in uses.values() if other is not use)
+        if not matched:
+            return replace(use, others=others, of_others=everyone)
+        column = compared[dataset.sha256][0]
+        totals = use.totals[column].astype(kind) + sum(np.maximum(amounts, 0) for amounts, _ in matched)
+        deltas = [
+            sum((Cost(0, delta) for (_, delta), is_in in zip(matched, of_unit, strict=True) if is_in), Cost()).delta
+            for of_unit in np.unique(np.array([amounts >= 0 for amounts, _ in matched], dtype=bool), axis=1).T
+        ]
+        of_others = everyone + Cost(0, max(deltas))
+        return replace(use, others=others, of_others=of_others, totals=use.totals | {column: totals})
+
+    def _compared(self, dataset: Any, registered: list[Any]) -> dict[str, tuple[str | None, NDArray[np.int64]]]:
+        """The files whose people can be compared with those of a dataset's, by digest.
+
+        The person column of each, and the label of each unit: units with one label may be the same person.
+        """
+        files: dict[str, list[Any]] = {}
+        # Somebody may have been in an erased registration of a file alone.
+        alike = _named_alike(registered, dataset.sha256) - {row.sha256 for row in registered if row.erased_at}
+        for row in sorted(registered, key=lambda row: row.person_column != dataset.person_column):
+            is_person = row.person_column is not None
+            if not row.deleted_at and is_person == (dataset.person_column is not None) and row.sha256 in alike:
+                rows = files.setdefault(row.sha256, [row])
+                rows += [row] * (row is not rows[0] and row.person_column == rows[0].person_column)
+        labels = self._labels_of(*map(tuple, files.values())) if files else []
+        return {digest: (rows[0].person_column, of) for (digest, rows), of in zip(files.items(), labels, strict=True)}
+
+    def _read_labels(self, *files: tuple[Any, ...]) -> Labels:
+        units = [self._units_of(*_keys(rows))[rows[0].person_column] for rows in files]
+        numbered = [
+            [(row, of_file.of(row.id, np.arange(row.rows))) for row in rows]
+            for rows, of_file in zip(files, units, strict=True)
+        ]
+        return self._people.labels(numbered, [of_file.count for of_file in units])
+
+    def _of_file(self, db: Connection, sha256: str, without: str | None) -> FileUse:
+        """What every unit of a file has used by it alone."""
+        registered = {row.id: row for row in store.registrations(db, sha256)}
         units = self._units_of(*_keys(registered.values()))
         public = all(row.public for row in registered.values())
-        charged = [row for row in ledger_lines.studies_of(db, dataset.sha256) if row.id != without]
+        charged = [row for row in ledger_lines.studies_of(db, sha256) if row.id != without]
         balances = {row.id: ledger_lines.balance(db, row.id) for row in charged}
         # Sums of large amounts do not fit the integers of a machine.
         kind: Any = np.int64 if sum(balance.total for balance in balances.values()) < _LARGE else object
@@ -364,7 +476,7 @@ class FileUses:
             shared.append((row.id, spec, balance))
             everyone = cost_of_sharing(db, shared) - before + (_of_erased(db, row.id, spec) if is_erased else 0)
             studies.append(StudyUse.of(db, row, release, everyone, most, public=public))
-        account = ledger_lines.account_of(db, ledger_lines.account_name(db, dataset))
+        account = ledger_lines.account_of(db, next(iter(registered)))
         return FileUse(account, public, studies, units, totals)
 
     def _answers(self, db: Connection, row: Any, release_id: str, units: Units, kind: Any) -> Any:

@@ -4,7 +4,7 @@ Pure composition. A decision depends on the history of requests alone, never on 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
@@ -271,9 +271,14 @@ class Account:
     def lowered(self, caps: TuningCaps) -> "Account":
         """The account with the caps of a tuning: the lowest counts, until the owner raises it."""
         tuning = self.with_caps(caps.epsilon, None if caps.delta is None else repr(caps.delta))
-        epsilons = [cap for cap in (tuning.cap_epsilon, self.cap_epsilon) if cap is not None]
-        deltas = [cap for cap in (tuning.cap_delta, self.cap_delta) if cap is not None]
-        return replace(self, cap_epsilon=min(epsilons), cap_delta=min(deltas, default=None))
+        return self.with_lowest([tuning, self])
+
+    def with_lowest(self, accounts: "Iterable[Account]") -> "Account":
+        """The account with the lowest caps of several."""
+        every = list(accounts)
+        epsilons = [account.cap_epsilon for account in every if account.cap_epsilon is not None]
+        deltas = [account.cap_delta for account in every if account.cap_delta is not None]
+        return replace(self, cap_epsilon=min(epsilons, default=None), cap_delta=min(deltas, default=None))
 
     def check(
         self, used: Cost, cost: Cost, *, caps: str = "dataset", requested: int | None = None, row: int | None = None

@@ -18,11 +18,17 @@ from service_kit.store.base import page_of
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import Ahead, PreparedStatement
 
+_NAMED = datasets.alias("named")
 _STUDIES = PreparedStatement(
     select(studies.c.id, studies.c.dataset_id, studies.c.spec)
     .join(datasets, datasets.c.id == studies.c.dataset_id)
     .where(datasets.c.sha256 == bindparam("sha256"))
     .order_by(studies.c.seq)
+)
+_FILES = PreparedStatement(
+    select(datasets.c.id, datasets.c.sha256)
+    .where(datasets.c.account == select(_NAMED.c.account).where(_NAMED.c.id == bindparam("dataset")).scalar_subquery())
+    .order_by(datasets.c.seq)
 )
 _ONE_BY_ONE = 200
 """More rows than this are looked up together, by prepared statements no more."""
@@ -229,28 +235,39 @@ def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]
 
 
 def account_name(db: Connection, dataset: Any) -> str:
-    """The account of a dataset: the id under which its file was registered first, since its records are the same."""
+    """The name of the lines of a dataset's file: the id under which it was registered first."""
     account = account_of_file(db, dataset.sha256)
     assert account is not None, "the dataset itself is registered"
     return account
 
 
 def account_of_file(db: Connection, sha256: str) -> str | None:
-    """The account of a file with this digest; None if it was never registered."""
+    """The name of the lines of a file with this digest; None if it was never registered."""
     same = select(datasets.c.id).where(datasets.c.sha256 == sha256)
     account: str | None = db.execute(same.order_by(datasets.c.seq).limit(1)).scalar()
     return account
 
 
-def account_of(db: Connection, account: str) -> Account:
-    after, line = NO_CHARGES, None
-    for line in lines_of_account(db, account):
-        if (kind := guarantee_kind(db, line)) is not None:
+def files_of(db: Connection, dataset_id: str) -> dict[str, str]:
+    """The names of all files in the account of a dataset, by digest, in the order of their registration."""
+    files: dict[str, str] = {}
+    for row in _FILES.rows(db, dataset=dataset_id):
+        files.setdefault(row.sha256, row.id)
+    return files
+
+
+def account_of(db: Connection, name: str) -> Account:
+    """What a file's own lines charge every record of it, under the newest caps of all files in its account."""
+    lines = [line for other in files_of(db, name).values() for line in lines_of_account(db, other)]
+    after = NO_CHARGES
+    for line in lines:
+        if line.account == name and (kind := guarantee_kind(db, line)) is not None:
             after = after.added(Cost.of(line.epsilon, line.delta), kind)
-    if line is None:
+    if not lines:
         return after
-    # No line follows one that closes.
-    return replace(after, closed=line.kind == "closed").with_caps(line.cap_epsilon, line.cap_delta)
+    newest = max(lines, key=lambda line: line.seq)
+    closed = any(line.kind == "closed" for line in lines)
+    return replace(after, closed=closed).with_caps(newest.cap_epsilon, newest.cap_delta)
 
 
 def guarantee_kind(db: Connection, line: Any) -> GuaranteeKind | None:
@@ -279,6 +296,7 @@ def studies_of(db: Connection, sha256: str) -> list[Any]:
 
 
 def open_accounts(db: Connection) -> list[str]:
+    """The names of the files whose account is open."""
     first = select(func.min(datasets.c.seq)).group_by(datasets.c.sha256)
     query = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
     return [account for account in db.execute(query).scalars() if not account_of(db, account).closed]

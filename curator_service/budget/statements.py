@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blindopt import wire
+from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import FileUse
+from curator_service.budget.overlaps import decisions_of
 from curator_service.privacy.prices import is_groups
 from service_kit.store.database import Connection
 
@@ -22,13 +24,19 @@ _MIXED = "Some registrations of the file count persons and others records. This 
 
 
 def statements_of(
-    db: Connection, file: FileUse, unit: Any, epsilon: str | None, delta: str, uses: Sequence[wire.DatasetUse]
+    db: Connection,
+    dataset: Any,
+    file: FileUse,
+    unit: Any,
+    epsilon: str | None,
+    delta: str,
+    uses: Sequence[wire.DatasetUse],
 ) -> list[wire.AccountStatement]:
     """What holds of the unit that has used most: first of all that can be added, then what holds on average alone."""
     charges = [use for use in uses if use.kind in CHARGES]
     averages = [use.seq for use in charges if use.guarantee_kind == "prior_average"]
     counted = [use.seq for use in charges if use.seq not in averages]
-    has_records = any(study.balance.release and not is_groups(study.spec) for study in file.studies)
+    has_records = any(study.balance.release and not is_groups(study.spec) for study in file.of_account)
     whose = "one record" if unit == "record" else "the records of one person"
     relation = f"{whose} replaced by any other"
     if has_records:
@@ -37,7 +45,8 @@ def statements_of(
         *([_MIXED] if len(file.units) > 1 else []),
         *([_HIDDEN] if has_records else []),
         *_scorers(db, charges),
-        f"The account is of this file. If another file has the same {unit}s, add its account.",
+        _of_files(file, unit),
+        *_apart(db, dataset, unit),
     ]
     statements = [
         wire.AccountStatement(
@@ -52,7 +61,7 @@ def statements_of(
         )
     ]
     if averages:
-        average_epsilon, average_delta = file.account.on_average.texts
+        average_epsilon, average_delta = file.on_average.texts
         statements.append(
             wire.AccountStatement(
                 unit=unit,
@@ -66,6 +75,20 @@ def statements_of(
             )
         )
     return statements
+
+
+def _of_files(file: FileUse, unit: str) -> str:
+    if not file.others:
+        return f"The account is of this file. If another file has the same {unit}s, add its account."
+    count = 1 + len(file.others)
+    return f"The account is of {count} files: each {unit} has used what the files that have it were charged."
+
+
+def _apart(db: Connection, dataset: Any, unit: str) -> list[str]:
+    """That the owner keeps accounts of the same people apart, and why."""
+    decisions = [decision for row in store.in_account(db, dataset.account) for decision in decisions_of(row)]
+    reasons = dict.fromkeys(decision["separate"] for decision in decisions if decision["apart"])
+    return [f"Files with the same {unit}s have accounts of their own, as the owner says: {why}." for why in reasons]
 
 
 def _scorers(db: Connection, charges: Sequence[wire.DatasetUse]) -> list[str]:

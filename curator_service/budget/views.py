@@ -14,12 +14,12 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted, StateConflict
 from blindopt.wire.base import GuaranteeKind
 from curator_service import store
-from curator_service.budget import ledger_lines, statements
+from curator_service.budget import ledger_lines, overlaps, statements
 from curator_service.budget.budgets import Budgets, allow_release, release_cost
 from curator_service.budget.file_use import FileUse, FileUses, StudyUse
 from curator_service.budget.ledger import Cost
 from curator_service.budget.statements import amount_in_words, averages_in_words, person_in_words, uses_in_words
-from curator_service.datasets.records import file_numbers
+from curator_service.datasets.records import count_withheld, file_numbers
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, exact, text, units
@@ -67,11 +67,11 @@ class DatasetAccounts:
         self, db: Connection, dataset_id: str, after: int, limit: int, *, with_records: bool
     ) -> wire.DatasetAccount:
         dataset = store.find(db, store.datasets, dataset_id)
-        file, name = self._budgets.uses.read(db, dataset), self._budgets.account(db, dataset_id)[1]
-        uses = _uses(db, name, file)
+        file = self._budgets.uses.read(db, dataset)
+        uses = _uses(db, dataset, file)
         others = Counter(use.kind for use in uses)
         unbounded = [use for use in uses if use.unbounded is not None]
-        registered = store.registrations(db, dataset.sha256)
+        registered = store.in_account(db, dataset.account)
         unit = _unit(dataset)
         totals = file.of_kind(dataset.person_column)
         worst = None
@@ -83,9 +83,9 @@ class DatasetAccounts:
         epsilon_text = None if unbounded else epsilon
         cap_epsilon, cap_delta = file.account.cap_texts
         person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
-        stated = statements.statements_of(db, file, unit, epsilon_text, delta, uses)
+        stated = statements.statements_of(db, dataset, file, unit, epsilon_text, delta, uses)
         return wire.DatasetAccount(
-            account=name,
+            account=dataset.account,
             registrations=[
                 wire.DatasetRegistration(
                     dataset_id=row.id,
@@ -108,7 +108,7 @@ class DatasetAccounts:
             cap_epsilon=cap_epsilon,
             cap_delta=cap_delta,
             closed=file.account.closed,
-            studies=len(file.studies),
+            studies=len(file.of_account),
             tunings=others["tuning"],
             unbounded=unbounded,
             uses=uses[after : after + limit],
@@ -123,18 +123,16 @@ def _unit(dataset: Any) -> Any:
 
 
 def of_averages(file: FileUse) -> wire.OnAverage | None:
-    """What tunings of a file promise on average alone; None without one."""
-    if not (tunings := file.account.averages):
-        return None
-    epsilon, delta = file.account.on_average.texts
-    return wire.OnAverage(epsilon=epsilon, delta=delta, tunings=tunings)
+    """What tunings of an account promise on average alone; None without one."""
+    epsilon, delta = file.on_average.texts
+    return wire.OnAverage(epsilon=epsilon, delta=delta, tunings=file.averages) if file.averages else None
 
 
 def _counted(file: FileUse, others: Mapping[Any, int]) -> str:
     """The uses that the amounts of a file are over: all without those on average."""
     counted = Counter(others)
-    counted["tuning"] -= file.account.averages
-    return uses_in_words(len(file.studies), counted)
+    counted["tuning"] -= file.averages
+    return uses_in_words(len(file.of_account), counted)
 
 
 def _shares(file: FileUse, dataset: Any, *, bounded: bool) -> list[wire.LossShare]:
@@ -152,15 +150,22 @@ def _shares(file: FileUse, dataset: Any, *, bounded: bool) -> list[wire.LossShar
     ]
 
 
-def _uses(db: Connection, name: str, file: FileUse) -> list[wire.DatasetUse]:
-    """Every use of a file and every change of its account, in the order of time."""
+def _lines(db: Connection, dataset: Any) -> list[Any]:
+    """The lines of all files of a dataset's account, in order."""
+    names = ledger_lines.files_of(db, dataset.id).values()
+    lines = (line for name in names for line in ledger_lines.lines_of_account(db, name))
+    return sorted(lines, key=lambda line: line.seq)
+
+
+def _uses(db: Connection, dataset: Any, file: FileUse) -> list[wire.DatasetUse]:
+    """Every use of an account's files and every change of the account, in the order of time."""
     timed: list[tuple[str, int, dict[str, Any]]] = []
-    for study in file.studies:
+    for study in file.of_account:
         charged_at = ledger_lines.charged_at(db, study.id)
         assert charged_at is not None
         timed.append((charged_at, 0, _study_use(study)))
     old: tuple[str | None, str | None] = (None, None)
-    for row in ledger_lines.lines_of_account(db, name):
+    for row in _lines(db, dataset):
         timed.append((row.created_at, 1, _line_use(row, ledger_lines.guarantee_kind(db, row), *old)))
         old = row.cap_epsilon, row.cap_delta
     timed.sort(key=lambda use: use[:2])
@@ -218,20 +223,21 @@ def outlook(
     charged, problem = any(study.id == study_id for study in after.studies), None
     if not charged:
         try:
+            overlaps.check_decided(db, dataset.id)
             allow_release(before, spec, ran)
         except (BudgetExhausted, StateConflict) as refusal:
             problem = str(refusal)
     cost = Cost() if charged else release_cost(spec, ran)
     why = prices.release_is_unbounded(ran, public=before.public)
     why = why or prices.answers_are_unbounded(spec, public=before.public)
-    others = Counter(line.kind for line in ledger_lines.lines_of_account(db, ledger_lines.account_name(db, dataset)))
+    others = Counter(line.kind for line in _lines(db, dataset))
     (used, used_delta), (then, then_delta) = before.used.texts, (after.used + cost).texts
     shown = None if before.is_unbounded else used, None if after.is_unbounded or why else then
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
     person = None if k == 1 else of_declared_person(after, k, cost, bounded=shown[1] is not None)
     cap_epsilon, cap_delta = before.account.cap_texts
     return wire.DatasetOutlook(
-        studies=len(before.studies),
+        studies=len(before.of_account),
         tunings=others["tuning"],
         spent_epsilon=shown[0],
         spent_delta=used_delta,
@@ -244,7 +250,7 @@ def outlook(
         sentence=f"A record of this dataset has used {amount_in_words(shown[0], used_delta)} over "
         f"{_counted(before, others)}; with this one {amount_in_words(shown[1], then_delta)}"
         f"{_answers_in_words(spec, shown[1])}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
-        + "".join([_limits(before, problem), *(f" {each.sentence}" for each in overlaps_of(dataset))]),
+        + "".join([_limits(before, problem), *(f" {overlap.sentence}" for overlap in overlaps_of(db, uses, dataset))]),
     )
 
 
@@ -264,18 +270,43 @@ def _answers_in_words(spec: wire.StudyCreate, then: str | None) -> str:
     return "" if then is None or not Prices.of(spec).answer else ", and more with its answers"
 
 
-def overlaps_of(dataset: Any) -> list[wire.Overlap]:
-    """The earlier files with people of a dataset, for its owner alone."""
-    overlaps = []
-    for overlap in json.loads(dataset.overlaps or "[]"):
-        unit, earlier, matched = overlap["unit"], overlap["dataset_id"], overlap["matched"]
-        sentence = (
-            f"{matched} of {overlap['of']} {unit}s {'is' if matched == 1 else 'are'} in {earlier} too. "
-            f"Each {unit} uses epsilon in both accounts: add them. "
-            f"A {unit} that is withheld in one file is withheld in the other."
-        )
-        overlaps.append(wire.Overlap(**overlap, sentence=sentence))
-    return overlaps
+def overlaps_of(db: Connection, uses: FileUses | None, dataset: Any) -> list[wire.Overlap]:
+    """The earlier files with people of a dataset, and what its owner decided, for the owner alone.
+
+    Without ``uses`` no sentence says what an earlier one has used, which takes time to add up.
+    """
+    stored = json.loads(dataset.overlaps or "[]")
+    waiting = [overlap["dataset_id"] for overlap in overlaps.undecided(db, dataset)] if stored else []
+    reasons = {name: decision["separate"] for decision in overlaps.decisions_of(dataset) for name in decision["apart"]}
+    overlapping = []
+    for overlap in stored:
+        unit, matched = overlap["unit"], overlap["matched"]
+        if (earlier := store.registered(db, overlap["dataset_id"])) is None:  # forgotten, and was charged nothing
+            continue
+        are_in = f"{matched} of {overlap['of']} {unit}s {'is' if matched == 1 else 'are'} in {earlier.name}"
+        if earlier.id in waiting:
+            used = "" if uses is None else f", {_used(db, uses, earlier, unit)}"
+            decision, sentence = "undecided", f"{are_in}{used}. Continue its account?"
+        elif earlier.account == dataset.account:
+            decision, sentence = "continues", f"{are_in} too: both files have one account."
+        else:
+            why = f": {reasons[earlier.id]}" if earlier.id in reasons else ""
+            decision, sentence = "separate", f"{are_in} too, and the account is apart{why}. Add the figures of both."
+        overlapping.append(wire.Overlap.model_validate({**overlap, "decision": decision, "sentence": sentence}))
+    return overlapping
+
+
+def _used(db: Connection, uses: FileUses, earlier: Any, unit: str) -> str:
+    """What an earlier dataset has used and withholds."""
+    file = uses.read(db, earlier)
+    used = "has no bound on its epsilon" if file.is_unbounded else f"has used epsilon {text(file.used.epsilon)}"
+    cap, delta_cap = file.account.cap_texts
+    used += f" of its cap {cap}" if cap is not None else ""
+    used += f" and delta {exact(file.used.delta)}" if file.used.delta else ""
+    used += f" of its cap {delta_cap}" if delta_cap is not None else ""
+    if count := count_withheld(db, earlier):
+        used += f" and withholds {count} {unit}{'' if count == 1 else 's'}"
+    return f"which {used}"
 
 
 def _limits(use: FileUse, problem: str | None) -> str:
@@ -311,7 +342,7 @@ class BudgetShares:
     def _shares(self, db: Connection) -> Iterator[Fraction]:
         opened = {study for study, _ in store.open_specs(db)}
         for account in ledger_lines.open_accounts(db):
-            file = self._uses.read(db, store.find(db, store.datasets, account))
+            file = self._uses.read(db, store.registered(db, account))
             for study in file.studies:
                 if study.id in opened:
                     yield from _of_study(study)

@@ -142,6 +142,35 @@ def archive(dataset: DatasetId, url: Url = None, token_file: TokenFile = None, a
 
 
 @dataset_cli.command()
+def decide(
+    dataset: DatasetId,
+    continues: Annotated[
+        list[str] | None, typer.Option("--continue", help="ds_... of an earlier dataset whose account it continues.")
+    ] = None,
+    separate: Annotated[str | None, typer.Option(help="Why its account stays apart from that of another one.")] = None,
+    pseudonyms_differ: Annotated[
+        bool, typer.Option("--pseudonyms-differ", help="Persons have other names in the earlier datasets.")
+    ] = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide about a dataset that has people of earlier ones; without an option, show what is to be decided.
+
+    Example: blindopt-curator dataset decide ds_0123456789abcdef --continue ds_fedcba9876543210
+    """
+    with as_owner(url, token_file) as client:
+        if continues or separate is not None:
+            view = client.decide_overlap(
+                dataset, continues or (), separate=separate, pseudonyms_differ=pseudonyms_differ
+            )
+        else:
+            view = client.dataset(dataset).view
+    lines = [f"{overlap.dataset_id}: {overlap.sentence}" for overlap in view.overlaps]
+    show(view, "\n".join(lines) or f"nobody of {view.id} is in an earlier dataset", as_json)
+
+
+@dataset_cli.command()
 def erase(
     dataset: DatasetId, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:

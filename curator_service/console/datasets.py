@@ -1,6 +1,7 @@
 """Datasets: the list, the upload, and the columns that were read."""
 
 from collections.abc import AsyncIterator
+from itertools import takewhile
 from typing import Any
 
 from starlette.datastructures import UploadFile
@@ -8,6 +9,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import uploads
+from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.api import Upload
 from service_kit.console.housekeeping import add_housekeeping, chosen, without_ids
@@ -85,6 +87,14 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
     account = await page.api.get(f"/v1/datasets/{view['id']}/account", page_size=1)
     withheld = await page.api.get(f"/v1/datasets/{view['id']}/withheld")
     context = {"dataset": view, "account": account, "withheld": withheld["withheld"], "form": form, "status": status}
+    in_account = {registration["dataset_id"] for registration in account["registrations"]}
+    is_private = not (view["public"] or view["sandbox"] or view["erased_at"])
+    datasets = await every(page.api, "/v1/datasets", "datasets") if is_private else []
+    context["earlier"] = [
+        (other["id"], other["name"])
+        for other in takewhile(lambda other: other["id"] != view["id"], datasets)
+        if not (other["public"] or other["sandbox"] or other["id"] in in_account)
+    ]
     return page.show("dataset.html", title=view["name"], trail=_TRAIL, **context)
 
 
@@ -101,6 +111,22 @@ async def withhold(page: Page, form: Form) -> Response:
         return await _shown(page, form.failed(problem), problem.status)
     whose = f"Record {record} is" if record else "This person's records are"
     return page.go(where, f"{whose} withheld. No study measures or releases it from now on.")
+
+
+@pages.post("/datasets/{dataset_id}:decide", roles=("owner",))
+async def decide(page: Page, form: Form) -> Response:
+    """Continue the account of earlier files, or keep it apart."""
+    where = f"/datasets/{page.path['dataset_id']}"
+    continues = [dataset_id for dataset_id in form.all("continues") if dataset_id]
+    decision = {"continues": continues, "separate": form.get("separate") or None}
+    try:
+        await page.api.post(
+            f"/v1{where}:decide", decision | {"pseudonyms_differ": form.has("pseudonyms_differ")}, key=form.key
+        )
+    except ApiProblem as problem:
+        return await _shown(page, form.failed(problem), problem.status)
+    is_apart = not decision["continues"]
+    return page.go(where, "The account is apart." if is_apart else "This file continues the account of an earlier one.")
 
 
 @pages.get("/datasets/{dataset_id}/erasure", roles=("owner",))

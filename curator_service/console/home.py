@@ -42,6 +42,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
         "certificates": [],
         "links": [],
         "datasets": None,
+        "undecided": [],
         "uploads": [],
         "steps": (),
     }
@@ -65,7 +66,11 @@ async def _waiting(page: Page) -> dict[str, Any]:
         context["drafts"] = drafts[-_SHOWN:][::-1]
         context["jobs"] = await _jobs(page)
         context["links"] = (await page.api.get("/v1/links"))["links"]
-        context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
+        datasets = await every(page.api, "/v1/datasets", "datasets", archived=False)
+        context["datasets"] = len(datasets)
+        context["undecided"] = [
+            dataset for dataset in datasets if any(o["decision"] == "undecided" for o in dataset["overlaps"])
+        ]
         context["uploads"] = [
             {name: upload[name] for name in ("id", "filename", "rows", "expires_at")}
             for upload in (await page.api.get("/v1/uploads"))["uploads"]

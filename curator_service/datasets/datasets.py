@@ -1,6 +1,7 @@
 """The owner's tables: register, list, archive, delete."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,15 +16,17 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, NotFound, StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
-from curator_service.budget import ledger_lines
+from curator_service.budget import ledger_lines, overlaps
+from curator_service.budget.file_use import FileUses
+from curator_service.budget.people import DIGEST_BYTES
 from curator_service.budget.views import overlaps_of
 from curator_service.datasets import table as dataset_table
 from curator_service.datasets.columns import DETECTED, check_columns
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.labels import Labels
-from curator_service.datasets.persons import DIGEST_BYTES, kept_rows, numbers_of, pieces
+from curator_service.datasets.persons import kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
-from curator_service.datasets.same_people import Compared, SamePeople
+from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.uploads import Uploads
@@ -75,43 +78,27 @@ class _Persons:
     person_rows_dropped: int | None = None
 
 
-class _People:
-    """The people of a file that is registered, and what earlier files have in common with them."""
-
-    def __init__(self, same_people: SamePeople, stored: Any) -> None:
-        self._same_people, self._stored = same_people, stored
-        self._compared: Compared = {}
-
-    def compared_on(self, db: Connection) -> str | None:
-        """The overlaps as JSON; what was compared before is not compared again. None: the file is public."""
-        if self._stored.public:
-            return None
-        others = self._same_people.compare(db, self._stored, self._compared)
-        return json.dumps([overlap for other in others if (overlap := self._compared[other.id].overlap) is not None])
-
-    def withhold(self, db: Connection, actor: str) -> None:
-        """Withhold whoever an earlier file withholds, before anything is drawn of the new one."""
-        units = {unit for compared in self._compared.values() for unit in compared.withheld_here}
-        if not self._stored.public:
-            units |= self._same_people.persons_withheld(db, self._stored)
-        self._same_people.withhold(db, actor, self._stored, units)
-
-
 class Datasets:
     """Registered tables; their values never leave."""
 
     def __init__(
-        self, context: ServiceContext, vault: Vault, settings: Settings, uploads: Uploads, same_people: SamePeople
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        settings: Settings,
+        uploads: Uploads,
+        same_people: SamePeople,
+        uses: FileUses,
     ) -> None:
         self._context = context
         self._vault = vault
-        self._same_people = same_people
+        self._same_people, self._uses = same_people, uses
         self._labels = Labels(context.seal)
         self._uploads = uploads
         self._bytes_max = settings.upload_limit_bytes
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max, settings.upload_limit_bytes)
         self._import_dir = settings.import_dir
-        self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, _stored_view)
+        self._housekeeping = Housekeeping(context, store.datasets, "dataset", store.find, self._view)
 
     def register(self, request: RequestContext, upload: Upload, file: BinaryIO, reading: Reading) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
@@ -168,14 +155,18 @@ class Datasets:
                 elif read.left_out:
                     self._vault.keep_numbers(dataset_id, _mapped(numbers))
                 sealed = self._labels.sealed(dataset_id, labels, records)
-            people = self._people(dataset_id, upload, read, digest)
+            stored = _unregistered(dataset_id, upload, read, digest)
+            comparisons: Comparisons = {}
+            with self._context.database.read() as db:
+                self._same_people.compare(db, stored, comparisons)
 
             def effect(db: Connection) -> Effect:
-                overlaps = people.compared_on(db)
-                added = self._add(db, dataset_id, upload, read, digest, counts, overlaps)
+                compared, spread = self._same_people.compare(db, stored, comparisons)
+                listed = None if upload.public else json.dumps(compared)
+                details = self._add(db, dataset_id, upload, read, digest, counts, listed)
                 dataset_table.add_labels(db, dataset_id, sealed)
-                people.withhold(db, request.principal.actor)
-                return added
+                self._same_people.withhold(db, request.principal.actor, spread)
+                return Effect(self._view(db, dataset_id), "dataset.registered", details)
 
             reply = self._context.idempotency.once(request, effect)
         except BaseException:
@@ -206,19 +197,6 @@ class Datasets:
         read = read.model_copy(update={"rows": statistics.rows, "columns": columns})
         return read, _Persons(int(persons.max()) + 1, len(persons) - len(records)), records
 
-    def _people(self, dataset_id: str, upload: Upload, read: Reply, digest: str) -> "_People":
-        """The people of a stored file that is no dataset yet, compared with those of all files so far."""
-        assert read.columns is not None
-        columns = json.dumps([column.model_dump() for column in read.columns])
-        fields = {"id": dataset_id, "sha256": digest, "rows": read.rows, "columns": columns}
-        stored = SimpleNamespace(
-            **fields, public=upload.public, person_column=upload.person, rows_left_out=read.left_out
-        )
-        people = _People(self._same_people, stored)
-        with self._context.database.read() as db:
-            people.compared_on(db)
-        return people
-
     def _add(
         self,
         db: Connection,
@@ -227,14 +205,14 @@ class Datasets:
         read: Reply,
         digest: str,
         counts: _Persons,
-        overlaps: str | None,
-    ) -> Effect:
+        compared: str | None,
+    ) -> dict[str, Any]:
         assert read.columns is not None
         assert read.reading is not None
         _check_persons_alike(db, digest, upload.person, upload.reading.rows_per_person)
         details = store.register(
             db,
-            overlaps=overlaps,
+            overlaps=compared,
             id=dataset_id,
             name=upload.name,
             public=int(upload.public),
@@ -249,12 +227,23 @@ class Datasets:
             rows_per_person=upload.reading.rows_per_person,
             **asdict(counts),
         )
-        view = _stored_view(db, dataset_id)
         details["reading_sha256"] = sha256(reading.encode())
         details["account"] = ledger_lines.account_name(db, store.find(db, store.datasets, dataset_id))
         if upload.reading.rows_per_person is not None:
             details["rows_per_person"] = upload.reading.rows_per_person
-        return Effect(view, "dataset.registered", details)
+        return details
+
+    def decide(self, request: RequestContext, dataset_id: str, body: wire.OverlapDecision) -> StoredReply:
+        """Continue the account of earlier datasets with the same people, or keep it apart from theirs.
+
+        Raises NotFound, Invalid and StateConflict.
+        """
+
+        def effect(db: Connection) -> Effect:
+            details = overlaps.decide(db, self._context, dataset_id, body)
+            return Effect(self._view(db, dataset_id), "dataset.decided", details, 200)
+
+        return self._context.idempotency.once(request, effect)
 
     def import_path(self, name: str) -> Path:
         """A file of the import folder by its bare name. Raises NotFound."""
@@ -270,7 +259,11 @@ class Datasets:
     def view(self, dataset_id: str) -> wire.DatasetView:
         """A dataset as its owner sees it. Raises NotFound."""
         with self._context.database.read() as db:
-            return _stored_view(db, dataset_id)
+            return self._view(db, dataset_id)
+
+    def _view(self, db: Connection, dataset_id: str) -> wire.DatasetView:
+        row = store.find(db, store.datasets, dataset_id)
+        return dataset_view(row, overlaps_of(db, self._uses, row))
 
     def clips(self, dataset_id: str, clips_request: wire.ClipsRequest) -> wire.ClipsView:
         """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
@@ -302,7 +295,7 @@ class Datasets:
         """Datasets with their sequence numbers."""
         with self._context.database.read() as db:
             rows = store.page(db, store.datasets, after=after, limit=limit, list_filter=list_filter)
-            return [(row.seq, dataset_view(row)) for row in rows]
+            return [(row.seq, dataset_view(row, overlaps_of(db, None, row))) for row in rows]
 
     def archive(self, request: RequestContext, dataset_id: str, *, archived: bool) -> StoredReply:
         """Refuse new studies on a dataset, while existing ones continue, or allow them again. Raises StateConflict."""
@@ -325,7 +318,7 @@ class Datasets:
             check_unused(db, dataset_id)
             account = ledger_lines.account_name(db, row)
             kept = (
-                len(store.registrations(db, row.sha256)) > 1
+                len(store.in_account(db, row.account)) > 1
                 or bool(ledger_lines.lines_of_account(db, account) or dataset_table.units(db, account))
                 or store.is_used(db, dataset_id)
             )
@@ -342,11 +335,15 @@ def _mapped(file: BinaryIO) -> NDArray[np.int64]:
     return np.memmap(file, dtype=np.int64, mode="r")
 
 
-def _stored_view(db: Connection, dataset_id: str) -> wire.DatasetView:
-    return dataset_view(store.find(db, store.datasets, dataset_id))
+def _unregistered(dataset_id: str, upload: Upload, read: Reply, digest: str) -> Any:
+    """A stored file that is no dataset yet, as far as its people can be compared with those of others."""
+    assert read.columns is not None
+    columns = json.dumps([column.model_dump() for column in read.columns])
+    fields = {"id": dataset_id, "sha256": digest, "rows": read.rows, "columns": columns}
+    return SimpleNamespace(**fields, public=upload.public, person_column=upload.person, rows_left_out=read.left_out)
 
 
-def dataset_view(row: Any) -> wire.DatasetView:
+def dataset_view(row: Any, overlapping: Sequence[wire.Overlap] = ()) -> wire.DatasetView:
     """A stored dataset as its owner sees it."""
     return wire.DatasetView(
         id=row.id,
@@ -366,7 +363,7 @@ def dataset_view(row: Any) -> wire.DatasetView:
         person_rows_dropped=row.person_rows_dropped,
         reading=reading_of(row),
         rows_left_out=row.rows_left_out,
-        overlaps=overlaps_of(row),
+        overlaps=list(overlapping),
     )
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from curator_service.budget.people import DIGEST_BYTES
 from curator_service.privacy import entropy
-
-DIGEST_BYTES = 16
 
 
 class PersonColumn:

@@ -31,6 +31,11 @@ def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]
     return [int(record) for record in np.flatnonzero(of_units(vault, dataset, units))]
 
 
+def count_withheld(db: Connection, dataset: Any) -> int:
+    """How many records and persons of a dataset's file are withheld."""
+    return len(withheld.units(db, account_name(db, dataset)))
+
+
 def of_units(vault: Vault, dataset: Any, units: Iterable[str]) -> NDArray[np.bool_]:
     """Which stored records of a dataset these units name: by their number, or their person (n,)."""
     numbers, persons = withheld.numbers_and_persons(units)

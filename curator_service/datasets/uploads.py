@@ -18,8 +18,9 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import DatasetInvalid, Erased, NotFound, StateConflict
 from curator_service import store
+from curator_service.budget.people import DIGEST_BYTES
 from curator_service.datasets.findings import Limits
-from curator_service.datasets.persons import DIGEST_BYTES, numbers_of
+from curator_service.datasets.persons import numbers_of
 from curator_service.datasets.proposals import proposed
 from curator_service.datasets.readings import Reading
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked

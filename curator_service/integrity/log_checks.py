@@ -16,6 +16,7 @@ from blindopt.errors import LogBroken, NotFound, StorageUnavailable
 from blindopt.wire import FileReading
 from curator_service import store
 from curator_service.budget.ledger import A_FILE
+from curator_service.budget.overlaps import decisions_of
 from curator_service.budget.table import ledger
 from curator_service.datasets import table as withheld
 from curator_service.integrity.erasure_checks import ErasureLogSummary
@@ -68,9 +69,9 @@ def findings(
 
 
 class _DatasetLogSummary:
-    """Datasets: which are of one file, which are public, what each holds, and how its file was read."""
+    """Datasets: which are of one file or account, which are public, what each holds, and how its file was read."""
 
-    kinds = ("dataset.registered", "dataset.deleted")
+    kinds = ("dataset.registered", "dataset.deleted", "dataset.compared", "dataset.decided")
 
     def __init__(self, erased: ErasureLogSummary, files: Path | None) -> None:
         self._erased, self._files = erased, files
@@ -78,10 +79,21 @@ class _DatasetLogSummary:
         self._deleted: dict[str, bool] = {}
         self._registered: dict[str, Json] = {}
         """Details of ``dataset.registered``, of datasets that have a row."""
+        self._decisions: defaultdict[str, list[str]] = defaultdict(list)
+        """Digests, by dataset."""
+        self._joined: dict[str, list[str]] = {}
+        """By name, all files of an account that several have become."""
 
     def follow(self, record: Json) -> None:
         details = record["details"]
         dataset_id = details["dataset_id"]
+        if record["kind"] == "dataset.compared":
+            self._registered[dataset_id] = self._registered[dataset_id] | details
+            return
+        if record["kind"] == "dataset.decided":
+            self._decisions[dataset_id].append(details["decision_sha256"])
+            self._joined |= dict.fromkeys(details["files"], details["files"])
+            return
         if record["kind"] == "dataset.deleted":
             self._readings.pop(dataset_id, None)
             self._deleted[dataset_id] = details["kept_for_account"]
@@ -120,9 +132,15 @@ class _DatasetLogSummary:
         stored = {"public": bool(dataset.public), "account": name, "rows_per_person": dataset.rows_per_person}
         if not stored.items() <= {**stored, **logged}.items():
             return f"dataset {dataset.id} was changed: its file, or whether it is public, is not what the log says"
+        digests = store.digests_of(dataset)
+        decisions = [sha256(json.dumps(decision).encode()) for decision in decisions_of(dataset)]
+        if (dataset.account, decisions) != (self._joined.get(name, [name])[0], self._decisions[dataset.id]) or digests[
+            "overlaps_sha256"
+        ] != logged.get("overlaps_sha256"):
+            return f"dataset {dataset.id} was changed: its account or overlaps are not what the log says"
         has_columns = dataset.id not in self._erased.datasets and dataset.id not in self._deleted
         if "columns_sha256" in logged:
-            compared = {name: digest for name, digest in store.digests_of(dataset).items() if name in logged}
+            compared = {name: digest for name, digest in digests.items() if name in logged}
             if not has_columns:
                 del compared["columns_sha256"]
             is_changed = not compared.items() <= logged.items()
@@ -152,9 +170,9 @@ class _DatasetLogSummary:
         return True
 
     def _fault(self, identity: str, fault: str) -> LogBroken:
-        """A finding about a dataset, and about the account of its file by the log; without one about all accounts."""
+        """A finding about a dataset, and about its account by the log; without one about all accounts."""
         account = self._registered.get(identity, {}).get("account", A_FILE)
-        return LogBroken(fault, about=identity, others=[account])
+        return LogBroken(fault, about=identity, others=self._joined.get(account, [account]))
 
 
 class _AdvisoryLogSummary:

@@ -24,6 +24,7 @@ class TuningLogSummary:
 
     kinds = (
         "dataset.caps",
+        "dataset.decided",
         "tuning.started",
         "tuning.refused",
         "tuning.ended",
@@ -38,6 +39,8 @@ class TuningLogSummary:
         self._accounts: dict[str, Account] = {}
         self._lines: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """By account."""
+        self._joined: dict[str, list[str]] = {}
+        """By name, all files of an account that several have become."""
         self._tunings: dict[str, tuple[str, str, str | None]] = {}
         self._prices: dict[str, tuple[str, str, str]] = {}
         """Dataset, epsilon and delta of each tuning, and of private bounds."""
@@ -68,6 +71,8 @@ class TuningLogSummary:
             self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
         elif kind == "dataset.caps" and details["act"] != "unchanged":
             self._change_caps(details)
+        elif kind == "dataset.decided" and details["files"]:
+            self._join(details)
         elif kind == "log.restored":
             for name in details.get("closed_accounts", []):
                 self._accounts[name] = replace(self._account(name), closed=True)
@@ -79,7 +84,7 @@ class TuningLogSummary:
         guarantee_kind = details.get("guarantee_kind")
         cost = Cost.of(details["epsilon"], details["delta"])
         try:
-            self._accounts[name] = before.charge(cost, guarantee_kind or "worst_case")
+            self._set(name, before.charge(cost, guarantee_kind or "worst_case"))
         except BudgetExhausted:
             raise LogBroken(f"{kind} {identity} was charged beyond a cap", about=name) from None
         self._add(name, kind, identity, details["epsilon"], details["delta"], None, guarantee_kind)
@@ -90,8 +95,24 @@ class TuningLogSummary:
         raised = is_raised(old.cap_epsilon, new.cap_epsilon) or is_raised(old.cap_delta, new.cap_delta)
         if raised != (details["act"] == "raised") or raised != (details["reason_sha256"] is not None):
             raise LogBroken(f"a cap of {name} was raised, and the log does not say so and why", about=name)
-        self._accounts[name] = new
+        self._set(name, new)
         self._add(name, "cap", details["reason_sha256"], "0", "0", details["act"])
+
+    def _join(self, details: Json) -> None:
+        """Several accounts become one, with the lowest caps."""
+        name, files = details["account"], details["files"]
+        lowest = self._account(name).with_lowest(map(self._account, files))
+        if lowest.cap_texts != (details["cap_epsilon"], details["cap_delta"]):
+            raise LogBroken(f"accounts became that of {files[0]}, and not with the lowest caps", about=name)
+        self._joined |= dict.fromkeys(files, files)
+        self._set(name, lowest)
+        self._add(name, "cap", None, "0", "0", "continued")
+
+    def _set(self, name: str, account: Account) -> None:
+        """The account of a file is this one, and its caps are those of all files in it."""
+        for other in self._joined.get(name, ()):
+            self._accounts[other] = self._account(other).with_caps(*account.cap_texts)
+        self._accounts[name] = account
 
     def _account(self, name: str) -> Account:
         return self._accounts.get(name, NO_CHARGES)

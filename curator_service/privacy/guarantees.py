@@ -391,8 +391,8 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Several studies of one dataset",
-        "the account of a file adds up what its studies and tunings use of a record. Two files that hold the same "
-        "people are two accounts: the owner has to add them.",
+        "the account of a file adds up what its studies and tunings use of a record, also over files that continue it. "
+        "Of files with the same people that the owner keeps apart nobody adds the accounts.",
         also=(
             (
                 "A later study can have the same candidates. Vendors of both can then join their answers.",

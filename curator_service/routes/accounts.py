@@ -91,8 +91,8 @@ def get_dataset_account(
 ) -> wire.DatasetAccount:
     """Get the account of a dataset's file: its uses, the epsilon used, the caps.
 
-    Two files that share records are two accounts. The owner sees the number of a record that has lost most. Returns the
-    account of the file.
+    Files that continue the account of an earlier one share it. The owner sees the number of a record that has lost
+    most. Returns the account of the file.
     """
     with_records = request.state.principal.role == "owner"
     account = curator.dataset_accounts.account(dataset_id, paging.after, paging.limit, with_records=with_records)

@@ -186,6 +186,17 @@ def withhold_record(
     return RecordedReply(curator.withholding.withhold(caller, dataset_id, body))
 
 
+@router.post("/{dataset_id}:decide", response_model=wire.DatasetView, responses=documented(409))
+def decide_overlap(
+    dataset_id: DatasetId, body: wire.OverlapDecision, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Decide whose account a dataset continues that has people of earlier ones.
+
+    Until then its releases, tunings and bounds get 409 overlap_undecided. Returns the dataset.
+    """
+    return RecordedReply(curator.datasets.decide(caller, dataset_id, body))
+
+
 @router.get("/{dataset_id}/withheld")
 def list_withheld(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.WithheldPage:
     """List the withheld records of a dataset's file, in the order of their withholding."""

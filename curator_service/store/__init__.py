@@ -53,6 +53,8 @@ datasets = Table(
     Column("erased_at", Text),  # its files, and what was measured in its studies, are erased
     Column("salt", Text),  # of the row's digests in the log; null: it was registered before version 0.3
     Column("overlaps", Text),  # a JSON list: which earlier files have people of this one; null: not compared
+    Column("account", Text),  # the id under which a file of its account was registered first
+    Column("overlap_decisions", Text),  # a JSON list of what the owner decided about overlaps; null: nothing
 )
 studies = Table(
     "studies",
@@ -135,8 +137,9 @@ def insert(db: Connection, table: Table, **values: Any) -> None:
 
 
 def register(db: Connection, **values: Any) -> dict[str, Any]:
-    """Add a dataset, and return what the log says of it."""
-    insert(db, datasets, salt=secrets.token_hex(16), **values)
+    """Add a dataset to the account of its file, and return what the log says of it."""
+    account = next((row.account for row in registrations(db, values["sha256"])), values["id"])
+    insert(db, datasets, salt=secrets.token_hex(16), account=account, **values)
     dataset = find(db, datasets, values["id"])
     digests = {name: digest for name, digest in digests_of(dataset).items() if name != "row_sha256" and digest}
     return {"dataset_id": dataset.id, "public": bool(dataset.public), **digests}
@@ -302,6 +305,25 @@ def is_renumbered(dataset: Any) -> bool:
 def registrations(db: Connection, sha256: str) -> list[Row[Any]]:
     """The datasets whose file has this digest, in order, also deleted ones that are kept for its account."""
     return list(db.execute(select(datasets).where(datasets.c.sha256 == sha256).order_by(datasets.c.seq)))
+
+
+def account_of(db: Connection, dataset_id: str) -> str:
+    """The account of a dataset now: that of an earlier one, once its owner decided so."""
+    return str(db.execute(select(datasets.c.account).where(datasets.c.id == dataset_id)).scalar_one())
+
+
+def in_account(db: Connection, account: str) -> list[Row[Any]]:
+    """The datasets of all files of an account, in order, also deleted ones that are kept for it."""
+    return list(db.execute(select(datasets).where(datasets.c.account == account).order_by(datasets.c.seq)))
+
+
+def join_accounts(db: Connection, accounts: Iterable[str], account: str) -> None:
+    db.execute(update(datasets).where(datasets.c.account.in_(list(accounts))).values(account=account))
+
+
+def not_compared(db: Connection) -> list[Row[Any]]:
+    """The private datasets that an earlier version registered, and that were compared with no other file."""
+    return [row for row in private_with_files(db) if row.overlaps is None]
 
 
 def is_used(db: Connection, dataset_id: str) -> bool:

@@ -29,6 +29,12 @@ MIGRATIONS: Migrations = {
     14: ["ALTER TABLE releases ADD COLUMN order_salt TEXT", "ALTER TABLE datasets ADD COLUMN salt TEXT"],
     15: ["ALTER TABLE tuning_ledger ADD COLUMN guarantee_kind TEXT", "ALTER TABLE datasets ADD COLUMN overlaps TEXT"],
     16: [],
+    17: [
+        "ALTER TABLE datasets ADD COLUMN account TEXT",
+        "ALTER TABLE datasets ADD COLUMN overlap_decisions TEXT",
+        """UPDATE datasets SET account = (SELECT same.id FROM datasets AS same
+        WHERE same.sha256 = datasets.sha256 ORDER BY same.seq LIMIT 1)""",
+    ],
 }
 APPEND_ONLY = (
     "releases",

@@ -224,6 +224,10 @@ class StateConflict(BlindoptError):
     """Do what the message says: the state of the resource does not allow the request as it is."""
 
 
+class OverlapUndecided(StateConflict):
+    """Decide on the dataset's page whether it continues the account of the earlier dataset, or keep it apart."""
+
+
 class Erased(BlindoptError):
     """Keep what you have received: what was erased does not come back, and a retry cannot help."""
 
@@ -408,6 +412,7 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     StudyNotOpen: ("study_not_open", 403, "The study is not open", False),
     UnknownRow: ("unknown_row", 404, "No such row", False),
     StateConflict: ("state_conflict", 409, "Not possible in this state", False),
+    OverlapUndecided: ("overlap_undecided", 409, "People are in an earlier dataset too", False),
     Erased: ("erased", 410, "Erased by its owner", False),
     TuningFailed: ("tuning_failed", 500, "The tuning failed", False),
     AuditUnavailable: ("audit_unavailable", 503, "The audit log cannot be written", True),

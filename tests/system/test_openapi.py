@@ -381,6 +381,7 @@ def at_curator(curator, opened, small) -> World:
         lines = small.csv.splitlines(keepends=True)
         # Another file: attacks on it take no time, and no answer about it left without noise.
         apart = owner.register("apart", b"".join(lines[:31]), public=True).id
+        undecided = [owner.register("june", b"".join(lines[:n])).id for n in range(21, 25)]
         previewed = owner.create_study(opened.view.spec.model_copy(update={"dataset_id": apart})).id
         quick = wire.ForecastCreate(**FORECAST)
         forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=240)
@@ -419,6 +420,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/datasets/{dataset_id}:bounds": {"dataset_id": [apart]},
             "POST /v1/datasets/{dataset_id}:withhold": {"dataset_id": [apart]},
+            "POST /v1/datasets/{dataset_id}:decide": {"dataset_id": undecided},
             "POST /v1/datasets/{dataset_id}:delete": {"dataset_id": unused},
             "POST /v1/datasets/{dataset_id}:erase": {"dataset_id": erased},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
@@ -440,6 +442,7 @@ def at_curator(curator, opened, small) -> World:
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/datasets/{dataset_id}:withhold": lambda body: {"record": 3},
+            "POST /v1/datasets/{dataset_id}:decide": lambda body: {"separate": body.get("separate") or "another month"},
             "POST /v1/datasets/{dataset_id}:clips": lambda body: {"columns": [column]},
             "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "40"},
             "POST /v1/uploads": lambda body: {"file": "a,b\n1,x\n"},

@@ -1,7 +1,6 @@
 """Withholding: a record or a person that is measured and released no more, from now on."""
 
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.records import file_numbers, withheld_records
-from curator_service.datasets.same_people import SamePeople
+from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.queries.inbox.inbox import Inbox
 from curator_service.queries.table import unanswered_queries
 from curator_service.salted_digests import salted_digest
@@ -53,11 +52,10 @@ class Withholding:
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         queries: list[str] = []
-        matching: dict[str, list[str]] = {}
+        compared: Comparisons = {}
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, dataset_id)
-            for _ in self._elsewhere(db, dataset, self._unit(dataset, body), matching):
-                pass  # found before the transaction, which then takes no time for it
+            self._same_people.spread(db, dataset, [self._unit(dataset, body)], compared)
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
@@ -68,8 +66,9 @@ class Withholding:
                 withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
                 details["unit_sha256"] = salted_digest(unit, salt)
                 queries.extend(self._decline_open(db, dataset))
-            for other, units in self._elsewhere(db, dataset, unit, matching):
-                self._same_people.withhold(db, request.principal.actor, other, units)
+            elsewhere = self._same_people.spread(db, dataset, [unit], compared)
+            self._same_people.withhold(db, request.principal.actor, elsewhere)
+            for other, _ in elsewhere.values():
                 queries.extend(self._decline_open(db, other))
             count = len(withheld_records(db, self._vault, dataset_id))
             return Effect(wire.WithheldReply(dataset_id=dataset_id, records=count), "record.withheld", details, 200)
@@ -84,19 +83,6 @@ class Withholding:
             account = account_name(db, store.find(db, store.datasets, dataset_id))
             rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
             return [(row.seq, _view(row)) for row in rows]
-
-    def _elsewhere(
-        self, db: Connection, dataset: Any, unit: str, matching: dict[str, list[str]]
-    ) -> Iterator[tuple[Any, list[str]]]:
-        """The datasets of other files with the same person or record, and what is withheld of each."""
-        if dataset.public or dataset.sandbox:
-            return
-        for other in store.private_with_files(db):
-            if other.sha256 != dataset.sha256:
-                if other.id not in matching:
-                    matching[other.id] = self._same_people.units_in(dataset, other, frozenset([unit]))
-                if matching[other.id]:
-                    yield other, matching[other.id]
 
     def _unit(self, dataset: Any, body: wire.WithholdCreate) -> str:
         """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""

@@ -178,6 +178,25 @@ class Owner(ServiceClient):
         body = parsed(wire.WithholdCreate, {"record": record, "person": person})
         return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, body, key)
 
+    def decide_overlap(
+        self,
+        dataset_id: str,
+        continues: Sequence[str] = (),
+        *,
+        separate: str | None = None,
+        pseudonyms_differ: bool = False,
+        key: str | None = None,
+    ) -> wire.DatasetView:
+        """Decide about a dataset that has people of earlier ones: ``overlaps`` of its view names them.
+
+        ``continues``: earlier datasets whose accounts become one with that of this dataset. ``separate``: why its
+        account stays apart from that of any other. ``pseudonyms_differ``: persons have other names in ``continues``,
+        so everybody starts at the amount of the person who has used most.
+        """
+        decision = {"continues": list(continues), "separate": separate, "pseudonyms_differ": pseudonyms_differ}
+        body = parsed(wire.OverlapDecision, decision)
+        return self._post(f"/v1/datasets/{dataset_id}:decide", wire.DatasetView, body, key)
+
     def find_bounds(self, dataset_id: str, bounds: wire.BoundsCreate, *, key: str | None = None) -> wire.PrivateBounds:
         """Find quantiles of columns privately; charged to the account of the dataset's file."""
         return self._post(f"/v1/datasets/{dataset_id}:bounds", wire.PrivateBounds, bounds, key)

@@ -291,7 +291,43 @@ class Overlap(Reply):
     )
     matched: int = Field(ge=1, description="How many are in both.")
     of: int = Field(ge=1, description="How many different ones this dataset has.")
-    sentence: str = Field(description="The same in words.")
+    decision: Literal["undecided", "continues", "separate"] = Field(
+        description="What its owner decided. undecided: until then nothing of the dataset is released, tuned or "
+        "bounded. continues: both have one account. separate: their accounts are apart."
+    )
+    sentence: str = Field(
+        description="The same in words; not in a list of datasets also what the earlier one has used and withholds."
+    )
+
+
+class OverlapDecision(Request):
+    """Whose account a dataset continues, and why it does not continue that of another one with the same people.
+
+    It cannot be undone: accounts that have become one stay one.
+    """
+
+    continues: list[str] = Field(
+        [],
+        max_length=100,
+        description="ds_... of earlier datasets, also erased ones, whose accounts become one with that of this dataset."
+        " Its caps are the lowest of all.",
+    )
+    separate: Name | None = Field(
+        None,
+        description="Why the account stays apart from each other dataset with the same people: the log, the account "
+        "and reports say so. Needed if continues does not name all.",
+    )
+    pseudonyms_differ: bool = Field(
+        False,
+        description="Whether the persons in continues have other names here. Then everybody here has used as much as "
+        "the person there who has used most. So it is if nobody here is in them, or they were erased.",
+    )
+
+    @model_validator(mode="after")
+    def _decides(self) -> Self:
+        if not self.continues and self.separate is None:
+            raise ValueError("give continues or separate")
+        return self
 
 
 class DatasetView(Reply):

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from blindopt.wire.base import BudgetEpsilon, GuaranteeKind, Name, Page, Reply, Request
 
-CapAct = Literal["declared", "lowered", "raised"]
+CapAct = Literal["declared", "lowered", "raised", "continued"]
 
 
 LedgerKind = Literal["release", "answers", "correction", "refused"]
@@ -205,7 +205,9 @@ class DatasetUse(Reply):
     )
     unbounded: str | None = Field(None, description="Why no finite epsilon bounds this use; null if one does.")
     cap: str | None = Field(None, description="Of a refusal: the cap that refused, epsilon or delta.")
-    act: CapAct | None = Field(None, description="Of a change of the caps: what it does.")
+    act: CapAct | None = Field(
+        None, description="Of a change of the caps: what it does; continued: accounts have become one."
+    )
     old_cap_epsilon: str | None = Field(None, description="Cap on epsilon before this line; null: none.")
     old_cap_delta: str | None = Field(None, description="Cap on delta before this line; null: none.")
     cap_epsilon: str | None = Field(None, description="Cap on epsilon after this line; null: none, or a study.")
@@ -263,11 +265,11 @@ class OnAverage(Reply):
 class DatasetAccount(Page):
     """The account of a dataset's file. Depends only on the history of requests. Amounts are exact decimals.
 
-    An account is of one file: two files that share records are two accounts, and what a record loses in both adds up.
+    It is of one file, or of several files whose owner continued the account of earlier ones.
     """
 
-    account: str = Field(description="ds_...: the first registration of the file.")
-    registrations: list[DatasetRegistration] = Field(description="Every registration of the file: one account.")
+    account: str = Field(description="ds_...: the dataset that was registered first of all its files.")
+    registrations: list[DatasetRegistration] = Field(description="Every registration of its files: one account.")
     unit: Literal["record", "person"] = Field(description="What the account counts by, in this registration.")
     epsilon: str | None = Field(
         description="Epsilon of the record (or person) that has used most; null: no finite bound, see unbounded."

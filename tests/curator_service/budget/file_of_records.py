@@ -36,12 +36,13 @@ class FileOfRecords:
         public: bool = False,
         csv: bytes = CSV,
         fields: dict[str, str] | None = None,
+        name: str = "n",
         **settings: Any,
     ) -> None:
         self.in_process = InProcessCurator(folder, **settings)
         self.tokens: dict[str, str] = {}
         self.csv = csv
-        self.dataset = self.register(public=public, **(fields or {}))
+        self.dataset = self.register(public=public, name=name, **(fields or {}))
 
     def reopen(self) -> None:
         """Close as a kill does, with nothing said to anybody, and open again."""
@@ -49,6 +50,10 @@ class FileOfRecords:
 
     def register(self, *, public: bool = False, **more: str) -> str:
         return self.in_process.register(self.csv, public=public, **more)
+
+    def decide(self, dataset: str, **decision: Any) -> httpx.Response:
+        """Decide about a dataset that has people of earlier ones."""
+        return self.in_process.send("owner", "POST", f"/v1/datasets/{dataset}:decide", json=decision)
 
     def draft(self, dataset: str | None = None, **more: Any) -> str:
         body = spec_of(dataset or self.dataset, **more)

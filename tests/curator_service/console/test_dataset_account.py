@@ -54,7 +54,7 @@ def test_page_and_report_show_each_statement_of_the_account_in_a_table(owner, au
 
 
 def test_where_a_study_declares_several_rows_of_a_person_the_pages_show_that_persons_loss_too(owner, service):
-    csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(7))
+    csv = b"a,b,y\n" + b"".join(b"%d.5,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(7))
     with Owner(service.url, service.token) as api:
         dataset = api.register("visits", csv).id
         body = spec_of(dataset, rows_per_person=4)
@@ -102,7 +102,7 @@ def test_an_auditor_reads_the_account_and_cannot_change_it(owner, auditor, used)
 
 
 def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, service):
-    csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(9))
+    csv = b"a,b,y\n" + b"".join(b"%d.75,%d,%d\n" % (i % 3, i % 2, i % 5) for i in range(9))
     with Owner(service.url, service.token) as api:
         dataset = api.register("ward 7", csv).id
         study = api.create_study(wire.StudyCreate.model_validate_json(json.dumps(spec_of(dataset, name="beds")))).id
@@ -143,3 +143,31 @@ def test_the_budget_page_names_a_dataset_to_its_owner_and_its_study_to_an_audito
         people[role].get("/accounts")
         (link,) = re.findall(rf'href="/console/datasets/{dataset}/account">(.*?)</a>', people[role].text)
         assert re.sub("<.*?>", "", link).startswith(name), role
+
+
+def test_whose_account_a_new_export_continues_is_decided_on_its_page(owner, service, tmp_path):
+    """By hand and by command: the question, an answer with a fault, and the answer."""
+    exports = [b"a,b,y\n" + b"".join(b"%d.25,%d,%d\n" % (i, m * (i > 7), i) for i in range(9)) for m in range(3)]
+    with Owner(service.url, service.token) as api:
+        march, april, may = (api.register(f"month {m}", csv).id for m, csv in enumerate(exports))
+    owner.get("/")
+    assert "month 2 Decide whose account it continues" in " ".join(owner.shown.split())
+    owner.get(f"/datasets/{april}")
+    assert "8 of 9 records are in month 0, which has used epsilon 0. Continue its account?" in owner.shown
+    owner.submit(f"/datasets/{april}:decide")
+    assert owner.status == 422
+    owner.submit(f"/datasets/{april}:decide", continues=march)
+    assert owner.status == 200
+    assert "This file continues the account of an earlier one." in owner.shown
+    assert "8 of 9 records are in month 0 too: both files have one account." in owner.shown
+    assert "The account is of 2 files" in owner.shown
+    done = service.run_in_process("dataset", "decide", may)
+    assert "are in month 1" in done.stdout
+    done = service.run_in_process("dataset", "decide", may, "--continue", april)
+    assert done.returncode == 0, done.stderr
+    with Owner(service.url, service.token) as api:
+        assert api.account(may).account == march
+    owner.get(f"/datasets/{may}/account")
+    assert "This account has 3 registrations" in owner.shown
+    owner.get("/")
+    assert "month 2 Decide" not in " ".join(owner.shown.split())

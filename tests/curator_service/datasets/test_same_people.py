@@ -6,7 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curator_service.datasets import persons, same_people
+from curator_service import store
+from curator_service.budget import people
+from curator_service.datasets import persons
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
 
 NAMES = [f"p{i}" for i in range(10)]
@@ -45,7 +47,7 @@ OF_PERSONS = {"person": "person", "rows_per_person": "2"}
 
 @pytest.fixture(params=[OF_PERSONS, {}], ids=["persons", "records"])
 def may(request, tmp_path):
-    file = FileOfRecords(tmp_path, csv=csv(ROWS), fields=request.param or {"columns": '["a", "b", "y"]'})
+    file = FileOfRecords(tmp_path, csv=csv(ROWS), name="may", fields=request.param or {"columns": '["a", "b", "y"]'})
     file.fields = request.param
     yield file
     file.close()
@@ -73,19 +75,33 @@ def withheld(file, dataset):
 @pytest.mark.parametrize("form", FORMS)
 def test_an_export_in_another_form_has_the_same_people_and_withholds_them(may, form):
     first = may.dataset
-    before = withhold_first(may, first)
-    assert before == (2 if may.fields else 1)
+    may.study(first)
+    assert may.caps("1.5").status_code == 200
+    assert withhold_first(may, first) == (2 if may.fields else 1)
     reply = register(may, FORMS[form])
     overlap = {each["dataset_id"]: each for each in reply["overlaps"]}[first]
-    people = 10 if may.fields else 20
+    count = 10 if may.fields else 20
     less, more = form == "a person less", form == "a person more"
     gone = (1 if may.fields else 2) * less
     assert overlap["unit"] == ("person" if may.fields else "record")
-    assert (overlap["matched"], overlap["of"]) == (people - gone, people - gone + more)
-    assert overlap["sentence"].startswith(f"{overlap['matched']} of {overlap['of']} {overlap['unit']}s are in {first}")
+    assert (overlap["matched"], overlap["of"]) == (count - gone, count - gone + more)
+    matched = f"{overlap['matched']} of {overlap['of']} {overlap['unit']}s are in may"
+    used = f"which has used epsilon 1 of its cap 1.5 and withholds 1 {overlap['unit']}"
+    assert overlap["sentence"] == f"{matched}, {used}. Continue its account?"
     checked = may.in_process.call("owner", "POST", "/v1/studies:check", json=spec_of(reply["id"]))
     assert overlap["sentence"] in checked["account"]["sentence"]
+    refused = may.release(may.draft(reply["id"]))
+    assert (refused.status_code, refused.json()["code"]) == (409, "overlap_undecided")
+    assert may.decide(reply["id"], continues=[first]).json()["overlaps"][0]["decision"] == "continues"
+    account = may.account(reply["id"])
+    # A record that is in no other file may be a corrected one: it has used as much as any.
+    shares = {"1": count, "0": 1} if more and may.fields else {"1": count - gone + more}
+    assert {share.epsilon: share.units for share in account.losses} == shares
+    assert (account.account, account.epsilon, account.cap_epsilon) == (first, "1", "1.5")
+    assert may.release(may.draft(reply["id"])).json()["code"] == "privacy_budget_exhausted"
+    assert may.caps("3", raise_caps=True, reason="another export").status_code == 200
     study = may.study(reply["id"], measurement=spec_of(first)["measurement"])
+    assert may.account().epsilon == may.account(reply["id"]).epsilon == "2"
     a0 = {0, 1} if may.fields else {0}  # the indices in may's order
     numbers = {len(ROWS) - i for i in a0} if form == "another order" else {i + 1 for i in a0}
     curator = may.in_process.curator
@@ -168,8 +184,7 @@ def test_equal_values_in_some_columns_alone_are_chance(tmp_path):
 
 def test_the_controls_without_the_comparison_or_its_key_nothing_is_found_or_a_name_is_guessed(may, monkeypatch):
     june = FORMS["a person more"]
-    monkeypatch.setattr(same_people.SamePeople, "_digests", lambda self, dataset, other: None)
-    monkeypatch.setattr(same_people.SamePeople, "persons_withheld", lambda self, db, dataset: set())
+    monkeypatch.setattr(people.People, "digests", lambda self, dataset, other: None)
     withhold_first(may, may.dataset)
     reply = register(may, june)
     assert (reply["overlaps"], withheld(may, reply["id"])) == ([], [])
@@ -190,7 +205,7 @@ def test_digests_are_keyed_and_none_of_records_is_stored(may, tmp_path):
     assert all((digest in stored) == bool(may.fields) for digest in keyed)  # the control: what is stored is found
     curator = may.in_process.curator
     with may.in_process.context.database.read() as db:
-        dataset = same_people.store.find(db, same_people.store.datasets, may.dataset)
-    of_records = curator.withholding._same_people._of_records(dataset, ["a", "b", "y"])
+        dataset = store.find(db, store.datasets, may.dataset)
+    of_records = curator.same_people._people.of_records(dataset, ["a", "b", "y"])
     assert len(of_records) == 20
     assert not any(digest.tobytes() in stored for digest in of_records)

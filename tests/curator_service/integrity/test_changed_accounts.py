@@ -8,7 +8,7 @@ import re
 import pytest
 
 from blindopt import wire
-from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, spec_of
+from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
 from tests.curator_service.integrity.changed_copy import Copy
 
 BOUNDS = {"columns": [{"column": "y", "outer": [0.0, 4.0]}], "epsilon": "0.25"}
@@ -24,7 +24,7 @@ def prepared(tmp_path_factory):
     names["two"] = file.study(names["again"])
     names["bounds"] = file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:bounds", json=BOUNDS)["id"]
     rows = [file.row_of(names[name], 0) for name in ("one", "two")]
-    file.csv = CSV + b"1,1,1\n"
+    file.csv = b"a,b,y\n0.5,1,1\n1.5,0,2\n"  # nobody in it is in the first file
     names["free"] = file.study(file.register())
     for name, row in zip(("one", "two"), rows, strict=True):
         assert file.ask(names[name], row).status_code == 201
@@ -97,6 +97,13 @@ EDITS = {
     ),
     "another file": ("UPDATE datasets SET sha256 = '0' WHERE id = '{again}'", "dataset .* was changed", "again"),
     "a public file": ("UPDATE datasets SET public = 1 WHERE id = '{again}'", "dataset .* was changed", "again"),
+    "another account": ("UPDATE datasets SET account = id WHERE id = '{again}'", "dataset .* was changed", "again"),
+    "no comparison": ("UPDATE datasets SET overlaps = NULL WHERE id = '{again}'", "dataset .* was changed", "again"),
+    "a decision": (
+        """UPDATE datasets SET overlap_decisions = '[{{"apart": []}}]' WHERE id = '{again}'""",
+        "dataset .* was changed",
+        "again",
+    ),
     "what bounds were charged": (
         """UPDATE bounds SET spec = replace(spec, '"epsilon": "0.25"', '"epsilon": "9"')""",
         "bounds .* is not what the log says",

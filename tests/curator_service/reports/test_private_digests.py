@@ -31,6 +31,7 @@ DIGESTS = {
     "reading_sha256": "how a file is read, with the columns that have gaps, which the promise takes as public",
     "reason_sha256": "the reason for a higher cap, or of an advisory, which everybody reads",
     "replaces": "the study before a change",
+    "decision_sha256": "which accounts are one, and why others are apart",
     # with a salt of their own, which leaves with what they are of
     "columns_sha256": "columns of a dataset, with ends and numbers of gaps",
     "deciding_sha256": "what decides in a dataset's row, with the digest of its file",

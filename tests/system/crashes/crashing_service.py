@@ -222,6 +222,7 @@ _asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default=
 def curator(gun: Gun) -> Callable[[], None]:
     """Wrap the curator; its command line."""
     from curator_service import cli, links, store, vault
+    from curator_service.budget import overlaps
     from curator_service.budget.budgets import Budgets, FileBudget
     from curator_service.datasets import private_bounds
     from curator_service.datasets import table as bounds
@@ -280,6 +281,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, private_bounds, "private_quantiles", "bounds.draw")
     commits.mark(bounds, "settle_bounds", "bounded")
     commits.mark(withheld, "withhold", "withheld")
+    commits.mark(overlaps, "decide", "decided")
     commits.mark(erasures, "overwrite", "erased", lambda db, identity, *_: identity)
     _call(gun, vault.Vault, "erase", "erased.file", lambda self, identity: identity)
     _call(gun, Database, "forget_old_pages", "erased.wal")

@@ -19,10 +19,11 @@ from tests.system.crashes.test_crash_matrix import KILLS
 
 BOUNDS = wire.BoundsCreate(columns=[wire.OuterRange(column=NAMES[0], outer=[-10.0, 10.0])], epsilon="0.5")
 COUNTS = {
-    "caps": "SELECT count(*) FROM tuning_ledger WHERE kind = 'cap'",
+    "caps": "SELECT count(*) FROM tuning_ledger WHERE kind = 'cap' AND cap <> 'continued'",
     "charges": "SELECT count(*) FROM tuning_ledger WHERE kind = 'bounds'",
     "results": "SELECT count(*) FROM bounds WHERE result IS NOT NULL",
     "withheld": "SELECT count(*) FROM withheld",
+    "continued": "SELECT count(*) FROM tuning_ledger WHERE cap = 'continued'",
 }
 # One act after the other, each under one key, sent again after each kill: where it kills, and what is stored then.
 STORY = {
@@ -35,6 +36,8 @@ STORY = {
     "bounded.after-commit": ("bounds", "caps charges results"),
     "withheld.before-commit": ("withhold", "caps charges results"),
     "withheld.after-commit": ("withhold", "caps charges results withheld"),
+    "decided.before-commit": ("decide", "caps charges results withheld"),
+    "decided.after-commit": ("decide", "caps charges results withheld continued"),
 }
 
 
@@ -52,6 +55,8 @@ class Acts:
 
     def __init__(self, curator, dataset, turn):
         self.curator, self.dataset, self.turn = curator, dataset, turn
+        with Owner(curator.url, curator.token) as owner:  # a new export of the same persons, without the withheld ones
+            self.export = owner.register("export", csv_of(rows_of(40, 1)[KILLS + turn :])).id
         self.key, self.before = secrets.token_hex(8), self._counts()
 
     def _counts(self):
@@ -71,6 +76,8 @@ class Acts:
                 return owner.change_caps(self.dataset, caps, key=f"caps-{self.key}")
             if act == "bounds":
                 return owner.find_bounds(self.dataset, BOUNDS, key=f"bounds-{self.key}")
+            if act == "decide":
+                return owner.decide_overlap(self.export, [self.dataset], key=f"decide-{self.key}")
             return owner.withhold(self.dataset, self.turn + 1, key=f"withhold-{self.key}")
 
     def killed_at(self, point, act):
@@ -98,8 +105,9 @@ def test_what_a_kill_interrupts_is_charged_and_stored_once_and_goes_on(curator, 
             curator.start()
         for act, _ in STORY.values():
             replies[act] = acts.send(act)
-        assert acts.stored() == "caps charges results withheld"
+        assert acts.stored() == "caps charges results withheld continued"
         assert {act: acts.send(act) for act in replies} == replies
+        assert replies["decide"].overlaps[0].decision == "continues"
         assert (replies["withhold"].records, len(replies["bounds"].columns)) == (turn + 1, 1)
     with Owner(curator.url, curator.token) as owner:
         account = owner.account(dataset)

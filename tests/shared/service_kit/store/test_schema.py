@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (16, "599b9015b256c385be4598c68941ae3f915f71ac768ee98c389b3e3385df50b1"),
-    "modeler": (16, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
+    "curator": (17, "82fbcb99a69fa9e1bd30b610454089e36ce9e4801003e483c378eeed34cf26ac"),
+    "modeler": (17, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
 }
 
 

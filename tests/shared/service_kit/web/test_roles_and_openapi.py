@@ -122,6 +122,7 @@ ALLOWED = {
         "POST /v1/datasets/{dataset_id}:report": OWNER,
         "POST /v1/datasets/{dataset_id}:clips": OWNER,
         "POST /v1/datasets/{dataset_id}:withhold": OWNER,
+        "POST /v1/datasets/{dataset_id}:decide": OWNER,
         "GET /v1/datasets/{dataset_id}/withheld": OWNER,
         "GET /v1/datasets/{dataset_id}/bounds": OWNER,
         "POST /v1/datasets/{dataset_id}:bounds": OWNER,

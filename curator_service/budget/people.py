@@ -1,0 +1,97 @@
+"""Who is in several files: persons by their keyed digests, else records by keyed digests of their values.
+
+Digests of records are computed for a comparison, and stored nowhere. Each array has 16 bytes a record.
+"""
+
+import hmac
+import json
+from collections.abc import Sequence
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator_service import store
+from curator_service.vault import Vault
+from service_kit.context.keys import Seal
+
+DIGEST_BYTES = 16
+_BLOCK = 16_384
+Digests = NDArray[np.void]
+Labels = list[NDArray[np.int64]]
+"""By file, the label of each unit: units of several files that have one label may be the same person."""
+
+
+class People:
+    """Compares the people of datasets."""
+
+    def __init__(self, vault: Vault, seal: Seal) -> None:
+        self._vault, self._seal = vault, seal
+
+    def digests(self, dataset: Any, other: Any) -> tuple[Digests, Digests] | None:
+        """The digest of each unit in both: of persons, or of values in the columns that both have, by name.
+
+        If one has further columns, equal values alone may be chance: then a record counts if its values are its own in
+        each file, and the digest of any other is zero in one and empty in the other, so that they never match.
+        """
+        if dataset.person_column is not None and other.person_column is not None:
+            return _void(self._vault.persons(dataset.id)), _void(self._vault.persons(other.id))
+        names = [store.column_names(row) for row in (dataset, other)]
+        common = sorted(set(names[0]) & set(names[1]))
+        if not common:
+            return None
+        first, second = (self.of_records(row, common) for row in (dataset, other))
+        if set(names[0]) != set(names[1]):
+            _blank_repeated(first, b"\x00")
+            _blank_repeated(second, b"\xff")
+        return first, second
+
+    def of_records(self, dataset: Any, columns: Sequence[str]) -> Digests:
+        """The digest of each record's values in ``columns`` (n,)."""
+        stored = store.column_names(dataset)
+        positions, values = [stored.index(name) for name in columns], self._vault.dataset(dataset.id)
+        key = hmac.digest(self._seal.key_for("records"), json.dumps(columns).encode(), "sha256")
+        digests = np.empty((len(values), DIGEST_BYTES), dtype=np.uint8)
+        for start in range(0, len(values), _BLOCK):
+            block = np.ascontiguousarray(values[start : start + _BLOCK][:, positions] + 0.0, dtype="<f8")  # no -0.0
+            of_block = b"".join(hmac.digest(key, record.tobytes(), "sha256")[:DIGEST_BYTES] for record in block)
+            digests[start : start + len(block)] = np.frombuffer(of_block, dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        return _void(digests)
+
+    def labels(self, files: Sequence[Sequence[tuple[Any, NDArray[np.int64]]]], sizes: Sequence[int]) -> Labels:
+        """Label the units of files: whatever matches, directly or over a third file, has one label.
+
+        Each file has its registrations, with the unit of each of their records; ``sizes`` are the numbers of units.
+        """
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        first_units = np.cumsum([0, *sizes])
+        nodes, units, digests = int(first_units[-1]), [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for (f, first), (g, second) in combinations(enumerate(files), 2):
+            for (dataset, numbers), (other, others) in product(first, second):
+                if (pair := self.digests(dataset, other)) is None:
+                    continue
+                both = np.intersect1d(*pair)
+                for of_records, start, digest in (
+                    (numbers, first_units[f], pair[0]),
+                    (others, first_units[g], pair[1]),
+                ):
+                    matched = np.isin(digest, both)
+                    units.append(start + of_records[matched])
+                    digests.append(nodes + np.searchsorted(both, digest[matched]))
+                nodes += len(both)
+        edges = np.concatenate(units), np.concatenate(digests)
+        graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(nodes, nodes))
+        labels = connected_components(graph, directed=False)[1].astype(np.int64)
+        return np.split(labels[: first_units[-1]], first_units[1:-1])
+
+
+def _void(digests: NDArray[np.uint8]) -> Digests:
+    return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
+
+
+def _blank_repeated(digests: Digests, byte: bytes) -> None:
+    _, inverse, counts = np.unique(digests, return_inverse=True, return_counts=True)
+    digests[counts[inverse] > 1] = np.void(byte * DIGEST_BYTES)
