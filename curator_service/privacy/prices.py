@@ -45,6 +45,7 @@ def units(epsilon: str) -> int:
     return int(exact)
 
 
+@lru_cache(maxsize=1024)
 def text(amount: int) -> str:
     """The decimal string of an amount, without an exponent.
 

@@ -4,7 +4,7 @@ What a log of a million records needs is held in arrays, some 100 bytes a record
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -51,8 +51,8 @@ class Verification:
     """One verification of a party's records.
 
     With ``since``, a checkpoint that the party signed earlier, records before it are not verified again, and neither
-    are the exchanges in them. With ``only_own``, the shared logs are not verified, and a curator's plain exchanges are
-    neither parsed nor yielded: their hashes are those of the signed log.
+    are the exchanges in them. With ``only_own``, the shared logs are not verified, records are those whose hashes are
+    in the signed log, canonical or not, and a curator's plain exchanges are neither parsed nor yielded.
     """
 
     def __init__(
@@ -67,10 +67,15 @@ class Verification:
         self._exchanges: defaultdict[str, _Exchanges] = defaultdict(_Exchanges)
         self._countersigned: set[str] = set()  # studies, whose key the modeler has from then on
         self._since = self._checkpoint(since)
-        self.head = self._since
-        """Head of the own log: of what was verified so far."""
+        self._head = self._since
+        self._walk: LogWalk | None = None
         self.pending = 0
         """The number of exchanges with a receipt that are not in a modeler's copy of a shared log yet."""
+
+    @property
+    def head(self) -> Head:
+        """Head of the own log: of what was verified so far, without a root before the end."""
+        return self._head if self._walk is None else Head(self._walk.size, "")
 
     @property
     def since(self) -> int:
@@ -89,18 +94,17 @@ class Verification:
         signed = [self._own.verify(note, "log") for note in self._export.of_kind("checkpoint", None)]
         roots = _Roots()
         roots.add_all(signed)
-        walk = self._begin(None, self.since, roots)
+        heads = {checkpoint.head.size: checkpoint.head.root for checkpoint in signed}
+        walk = self._walk = self._begin(None, self.since, heads.get)
         skips = self._only_own and self._export.service == "blindopt-curator"
         for entry in self._export.log(None, self.since - 1):
+            walk.take(entry, entry.leaf if self._only_own else None)
             if skips and _is_plain_exchange(entry):
-                walk.take(entry, entry.leaf)
                 continue
-            walk.take(entry)
             if not self._only_own:
                 self._note(entry)
-            self.head = Head(walk.size, "")
             yield entry.record
-        self.head = walk.end(roots.last)
+        self._head, self._walk = walk.end(roots.last), None
         _check_covered(signed, self.head.size)
         if self._only_own:
             return
@@ -116,7 +120,7 @@ class Verification:
         for grant, fault in broken.items():
             raise LogBroken(fault, about=grant, others=list(broken))
 
-    def _begin(self, grant: str | None, size: int, roots: "_Roots") -> LogWalk:
+    def _begin(self, grant: str | None, size: int, signed: Callable[[int], str | None]) -> LogWalk:
         """Begin a walk of a log, after ``size`` records of it."""
         peaks = b""
         if size:
@@ -127,7 +131,7 @@ class Verification:
             if grant is None and root(peaks).hex() != self._since.root:
                 raise LogBroken(f"the first {size} records are not those of the checkpoint that you named")
         index = "seq" if grant is None else "position"
-        return LogWalk(index=index, signed=roots.get, after=size, peaks=peaks)
+        return LogWalk(index=index, signed=signed, after=size, peaks=peaks)
 
     def _note(self, entry: Entry) -> None:
         """Take from a verified record what the shared logs must agree with."""
@@ -175,7 +179,7 @@ class Verification:
             witnessed += [curator.verify(note, grant) for note in countersignatures]
         complete.add_all((*whole, *witnessed))
         receipts.check_agree(complete)
-        walk, fault = self._begin(grant, first, complete.over(receipts)), None
+        walk, fault = self._begin(grant, first, complete.over(receipts).get), None
         for entry in export.log(grant, first - 1):
             own_leaf = recorded.leaves.get(entry.seq)
             walk.take(entry, own_leaf)
