@@ -19,7 +19,7 @@ from curator_service.budget.budgets import Budgets, allow_release, release_cost
 from curator_service.budget.file_use import FileUse, FileUses, StudyUse
 from curator_service.budget.ledger import Cost
 from curator_service.budget.statements import amount_in_words, averages_in_words, person_in_words, uses_in_words
-from curator_service.datasets.records import count_withheld, file_numbers
+from curator_service.datasets.records import count_withheld, file_numbers, file_row_of
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, exact, text, units
@@ -83,6 +83,7 @@ class DatasetAccounts:
         epsilon_text = None if unbounded else epsilon
         cap_epsilon, cap_delta = file.account.cap_texts
         person = None if (k := file.declared_rows) == 1 else of_declared_person(file, k)
+        number = None if worst is None else int(file_numbers(self._vault, dataset)[worst])
         stated = statements.statements_of(db, dataset, file, unit, epsilon_text, delta, uses)
         return wire.DatasetAccount(
             account=dataset.account,
@@ -103,7 +104,8 @@ class DatasetAccounts:
             on_average=of_averages(file),
             everyone_epsilon=None if unbounded else text(file.everyone),
             person=person,
-            worst_record=None if worst is None else int(file_numbers(self._vault, dataset)[worst]),
+            worst_record=number,
+            worst_file_row=None if number is None else file_row_of(dataset, number),
             losses=_shares(file, dataset, bounded=not unbounded),
             cap_epsilon=cap_epsilon,
             cap_delta=cap_delta,

@@ -1,6 +1,6 @@
 """Datasets: the list, the upload, and the columns that were read."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import uploads
-from curator_service.console.reading import every
+from curator_service.console.reading import every, whose
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.api import Upload
 from service_kit.console.housekeeping import add_housekeeping, chosen, without_ids
@@ -17,6 +17,7 @@ from service_kit.console.housekeeping import add_housekeeping, chosen, without_i
 pages = Pages()
 _CHUNK = 1 << 18
 _TRAIL = [("Datasets", "/datasets")]
+_WITHHOLD_BY = ("file_row", "record", "label", "person")
 
 
 @pages.get("/datasets", roles=("owner",), nav="Data")
@@ -77,7 +78,8 @@ async def dataset(page: Page) -> Response:
     return await _shown(page, Form.blank())
 
 
-async def _shown(page: Page, form: Form, status: int = 200) -> Response:
+async def _shown(page: Page, form: Form, status: int = 200, named: Sequence[dict[str, Any]] = ()) -> Response:
+    """``named``: the records that are to be withheld, which the page asks to confirm."""
     view = await page.api.get(f"/v1/datasets/{page.path['dataset_id']}")
     if page.query.get("as") == "csv":
         head = ("column", "type", "missing", "minimum", "maximum")
@@ -95,22 +97,28 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
         for other in takewhile(lambda other: other["id"] != view["id"], datasets)
         if not (other["public"] or other["sandbox"] or other["id"] in in_account)
     ]
+    context |= {"named": named, "withhold_by": _WITHHOLD_BY}
     return page.show("dataset.html", title=view["name"], trail=_TRAIL, **context)
 
 
 @pages.post("/datasets/{dataset_id}:withhold", roles=("owner",))
 async def withhold(page: Page, form: Form) -> Response:
     where = f"/datasets/{page.path['dataset_id']}"
-    person = form.get("person")
-    record = None if person else form.integer("record")
+    body: dict[str, object] = {name: form.get(name) for name in ("label", "person") if form.get(name)}
+    body |= {name: form.integer(name) for name in ("file_row", "record") if form.get(name)}
+    if len(body) != 1:
+        form.wrong("", "Fill in one of the fields")
     if not form.ok:
         return await _shown(page, form.again(), 422)
     try:
-        await page.api.post(f"/v1{where}:withhold", {"record": record, "person": person or None}, key=form.key)
+        named = (await page.api.post(f"/v1{where}:withhold", body | {"dry_run": True}))["named"]
+        if not form.has("sure"):
+            return await _shown(page, form.again(), named=named)
+        await page.api.post(f"/v1{where}:withhold", body, key=form.key)
     except ApiProblem as problem:
         return await _shown(page, form.failed(problem), problem.status)
-    whose = f"Record {record} is" if record else "This person's records are"
-    return page.go(where, f"{whose} withheld. No study measures or releases it from now on.")
+    records = ", ".join(whose(record) for record in named[:3]) + (", …" if len(named) > 3 else "")
+    return page.go(where, f"Withheld: {records}. No study measures or releases it from now on.")
 
 
 @pages.post("/datasets/{dataset_id}:decide", roles=("owner",))

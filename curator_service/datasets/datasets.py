@@ -26,6 +26,7 @@ from curator_service.datasets.findings import Limits
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.persons import kept_rows, numbers_of, pieces
 from curator_service.datasets.readings import Reading
+from curator_service.datasets.record_texts import reading_of
 from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
@@ -365,11 +366,6 @@ def dataset_view(row: Any, overlapping: Sequence[wire.Overlap] = ()) -> wire.Dat
         rows_left_out=row.rows_left_out,
         overlaps=list(overlapping),
     )
-
-
-def reading_of(row: Any) -> wire.FileReading | None:
-    """How the file of a stored dataset was read, where that is recorded."""
-    return None if row.reading is None else wire.FileReading.model_validate_json(row.reading)
 
 
 def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:

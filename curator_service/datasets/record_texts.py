@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
+from typing import Any
 
 from blindopt import wire
 
@@ -12,6 +13,11 @@ _DATE: Mapping[wire.DateFormat, str] = {
     "d/m/y": "%d/%m/%Y",
     "m/d/y": "%m/%d/%Y",
 }
+
+
+def reading_of(dataset: Any) -> wire.FileReading | None:
+    """How the file of a stored dataset was read, where that is recorded."""
+    return None if dataset.reading is None else wire.FileReading.model_validate_json(dataset.reading)
 
 
 def file_row(reading: wire.FileReading | None, record: int) -> int | None:

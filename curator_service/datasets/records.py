@@ -12,6 +12,7 @@ from blindopt.errors import Erased
 from curator_service import store
 from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
+from curator_service.datasets.record_texts import file_row, reading_of
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -48,6 +49,11 @@ def of_units(vault: Vault, dataset: Any, units: Iterable[str]) -> NDArray[np.boo
 def file_numbers(vault: Vault, dataset: Any) -> NDArray[np.int64]:
     """The number in the file, from 1, of each stored record of a dataset (n,)."""
     return vault.numbers(dataset.id) if store.is_renumbered(dataset) else np.arange(1, dataset.rows + 1)
+
+
+def file_row_of(dataset: Any, number: int) -> int | None:
+    """The row, as a spreadsheet counts it, of a record of a dataset by its number in the file; None: not known."""
+    return file_row(reading_of(dataset), number)
 
 
 def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.int64]:

@@ -53,6 +53,7 @@ def group_view(db: Connection, vault: Vault, study_id: str, row: int, released: 
         size=len(members),
         mean=clipped_mean(released.values_of(members), spec.answers),
         records=[released.number(int(record)) for record in members[:SHOWN]],
+        file_rows=[at for record in members[:SHOWN] if (at := released.file_row(int(record))) is not None] or None,
     )
 
 

@@ -82,6 +82,7 @@ class Accounts:
             wire.RowExposure(
                 row=row.row,
                 record=None if released is None else released.record(row.row),
+                file_row=None if released is None else released.file_row(int(released.order[row.row])),
                 queries=row.row_queries,
                 plays=row.row_plays,
                 epsilon=text(row.row_total) if prices.answers_bounded else None,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, BinaryIO
 
 from fastapi import Depends, File, Form, Request, UploadFile
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from blindopt import wire
 from blindopt.errors import Invalid
@@ -181,8 +181,11 @@ def withhold_record(
 ) -> Response:
     """Withhold a record in every study of its file: modelers see it declined.
 
-    What has left stays with the modelers. The log says that a record is withheld, not which.
+    What has left stays with the modelers. The log says that a record is withheld, not which. A dry run names the
+    records, with their labels.
     """
+    if body.dry_run:
+        return JSONResponse(curator.withholding.named(dataset_id, body).model_dump(mode="json"))
     return RecordedReply(curator.withholding.withhold(caller, dataset_id, body))
 
 

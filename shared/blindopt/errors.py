@@ -89,12 +89,17 @@ _PREDICATE = ("is ", "must ", "has ", "needs ", "holds ", "names ")
 
 
 def sentence(fault: Mapping[str, object]) -> str:
-    """A fault with its place in front.
+    """A fault with its place in front; a row as a spreadsheet counts it: where there are lines, the first is a header.
 
     >>> sentence({"field": "name", "message": "is missing"}), sentence({"row": 3, "column": "a", "message": "blank"})
-    ('name is missing', 'column a, row 3: blank')
+    ('name is missing', 'column a, row 3 of the file: blank')
+    >>> sentence({"row": 3, "line": 7, "message": "blank"}), sentence({"line": 7, "message": "blank"})
+    ('row 4 of the file: blank', 'line 7: blank')
     """
-    named = [f"{name} {fault[name]}" for name in ("column", "row", "line") if fault.get(name) is not None]
+    names = ("column",) if fault.get("row") is not None else ("column", "line")
+    named = [f"{name} {fault[name]}" for name in names if fault.get(name) is not None]
+    if (row := fault.get("row")) is not None:
+        named.append(f"row {int(str(row)) + (fault.get('line') is not None)} of the file")
     where, message = str(fault.get("field") or ", ".join(named)), str(fault["message"])
     count = f" ({fault['count']} times)" if fault.get("count") else ""
     return f"{where}{' ' if message.startswith(_PREDICATE) else ': '}{message}{count}" if where else f"{message}{count}"

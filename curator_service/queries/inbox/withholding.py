@@ -10,8 +10,10 @@ from blindopt.errors import Invalid
 from curator_service import store
 from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
+from curator_service.datasets.labels import Labels
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.records import file_numbers, withheld_records
+from curator_service.datasets.record_texts import file_row, reading_of
+from curator_service.datasets.records import file_numbers, of_units, withheld_records
 from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.queries.inbox.inbox import Inbox
 from curator_service.queries.table import unanswered_queries
@@ -23,6 +25,9 @@ from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
+
+_NAMED = 100
+"""The most records that a dry run names."""
 
 
 class Withholding:
@@ -37,6 +42,7 @@ class Withholding:
         same_people: SamePeople,
     ) -> None:
         self._same_people = same_people
+        self._labels = Labels(context.seal)
         self._context = context
         self._vault = vault
         self._studies = studies
@@ -55,6 +61,7 @@ class Withholding:
         compared: Comparisons = {}
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, dataset_id)
+            body = self._numbered(db, dataset, body)
             self._same_people.spread(db, dataset, [self._unit(dataset, body)], compared)
 
         def effect(db: Connection) -> Effect:
@@ -77,19 +84,56 @@ class Withholding:
         self._inbox.publish(queries)
         return reply
 
+    def named(self, dataset_id: str, body: wire.WithholdCreate) -> wire.WithheldReply:
+        """The records that would be withheld. The reply has their labels, and is stored nowhere. Raises Invalid."""
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, dataset_id)
+            unit = self._unit(dataset, self._numbered(db, dataset, body))
+            stored = np.flatnonzero(of_units(self._vault, dataset, [unit]))[:_NAMED].tolist()
+            count = len(withheld_records(db, self._vault, dataset_id))
+            reading, numbers = reading_of(dataset), file_numbers(self._vault, dataset)
+            columns = reading.labels if reading else []
+            labels = self._labels.shown(db, dataset_id, columns, stored, columns)
+        named = [
+            wire.NamedRecord(
+                record=(number := int(numbers[index])),
+                file_row=file_row(reading, number),
+                labels=labels.get(index, []),
+            )
+            for index in stored
+        ]
+        return wire.WithheldReply(dataset_id=dataset_id, records=count, named=named)
+
+    def _numbered(self, db: Connection, dataset: Any, body: wire.WithholdCreate) -> wire.WithholdCreate:
+        """The same with the number of the record that a row of the file or a label names. Raises Invalid."""
+        if body.file_row is not None:
+            if (first := file_row(reading_of(dataset), 1)) is None:
+                raise Invalid.at("file_row", "the kind of this file is not known: give record, its number from 1")
+            if body.file_row < first:
+                raise Invalid.at("file_row", f"the first record is row {first} of the file")
+            return body.model_copy(update={"record": body.file_row + 1 - first})
+        if body.label is None:
+            return body
+        labelled = self._labels.find(db, dataset.id, body.label)
+        if len(labelled) != 1:
+            count = f"{len(labelled):,} records have this label" if labelled else "no record has this label"
+            raise Invalid.at("label", f"{count}: give the row of the file instead")
+        return body.model_copy(update={"record": int(file_numbers(self._vault, dataset)[labelled[0]])})
+
     def page(self, dataset_id: str, after: int, limit: int) -> list[tuple[int, wire.WithheldRecord]]:
         """What is withheld of a dataset's file, for the owner alone, with sequence numbers. Raises NotFound."""
         with self._context.database.read() as db:
-            account = account_name(db, store.find(db, store.datasets, dataset_id))
+            dataset = store.find(db, store.datasets, dataset_id)
+            account, reading = account_name(db, dataset), reading_of(dataset)
             rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
-            return [(row.seq, _view(row)) for row in rows]
+            return [(row.seq, _view(row, reading)) for row in rows]
 
     def _unit(self, dataset: Any, body: wire.WithholdCreate) -> str:
         """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""
         if body.record is not None:
             if body.record not in file_numbers(self._vault, dataset):
                 message = f"the dataset has {dataset.rows} records of the file, and this is none of them"
-                raise Invalid.at("record", message)
+                raise Invalid.at("record" if body.file_row is None else "file_row", message)
             return withheld.record_unit(body.record)
         assert body.person is not None
         if dataset.person_column is None:
@@ -114,11 +158,13 @@ class Withholding:
         return queries
 
 
-def _view(row: Any) -> wire.WithheldRecord:
+def _view(row: Any, reading: wire.FileReading | None) -> wire.WithheldRecord:
     numbers, persons = withheld.numbers_and_persons([row.unit])
+    number = next(iter(numbers), None)
     return wire.WithheldRecord(
         seq=row.seq,
-        record=next(iter(numbers), None),
+        record=number,
+        file_row=None if number is None else file_row(reading, number),
         person=next((person.hex() for person in persons), None),
         created_at=moment(row.created_at),
     )

@@ -172,10 +172,23 @@ class Owner(ServiceClient):
         return self._post(f"/v1/datasets/{dataset_id}:erase", wire.DatasetErased, None, key)
 
     def withhold(
-        self, dataset_id: str, record: int | None = None, *, person: str | None = None, key: str | None = None
+        self,
+        dataset_id: str,
+        record: int | None = None,
+        *,
+        file_row: int | None = None,
+        label: str | None = None,
+        person: str | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
     ) -> wire.WithheldReply:
-        """Measure and release a ``record`` (its number in the file, from 1), or a ``person``'s records, no more."""
-        body = parsed(wire.WithholdCreate, {"record": record, "person": person})
+        """Measure and release a record, or a ``person``'s records, no more. Give one of the four.
+
+        ``record``: its number in the file, from 1. ``file_row``: the same as a spreadsheet numbers it. ``label``: one
+        that no other record has. ``dry_run``: only name the records, in ``named``.
+        """
+        fields = {"record": record, "file_row": file_row, "label": label, "person": person, "dry_run": dry_run}
+        body = parsed(wire.WithholdCreate, fields)
         return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, body, key)
 
     def decide_overlap(

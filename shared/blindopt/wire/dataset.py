@@ -385,6 +385,14 @@ class WithholdCreate(Request):
     """A record, or every record of a person, that is to be measured and released no more."""
 
     record: int | None = Field(None, ge=1, lt=2**53, description="Number of the record in the dataset's file, from 1.")
+    file_row: int | None = Field(None, ge=1, lt=2**53, description="The same as a spreadsheet numbers it.")
+    label: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1_000,
+        repr=False,
+        description="A label of the record, which no other record has; it is not stored again.",
+    )
     person: str | None = Field(
         None,
         min_length=1,
@@ -393,11 +401,28 @@ class WithholdCreate(Request):
         description="The person, as in the file's person column; it is not stored.",
     )
 
+    dry_run: bool = Field(False, description="Only name the records: nothing is withheld.")
+
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.record is None) == (self.person is None):
-            raise ValueError("give record or person")
+    def _one_of_them(self) -> Self:
+        if sum(each is not None for each in (self.record, self.file_row, self.label, self.person)) != 1:
+            raise ValueError("give record or file_row or label or person")
         return self
+
+
+class RecordText(Reply):
+    """A cell of a record as its file has it."""
+
+    column: str = Field(description="Name of the column in the file.")
+    text: str = Field(repr=False, description="A label, a category, a date or a number, as a person reads it.")
+
+
+class NamedRecord(Reply):
+    """A record as a person finds it: for its owner alone."""
+
+    record: int = Field(description="Number of the record in the dataset's file, from 1.")
+    file_row: int | None = Field(description="The same as a spreadsheet numbers it; null: not known.")
+    labels: list[RecordText] = Field(description="Its labels.")
 
 
 class WithheldReply(Reply):
@@ -405,6 +430,9 @@ class WithheldReply(Reply):
 
     dataset_id: str = Field(description="ds_...")
     records: int = Field(description="Number of records of the dataset that are withheld now.")
+    named: list[NamedRecord] = Field(
+        [], repr=False, description="Of a dry run: the records that would be withheld, 100 at most."
+    )
 
 
 class WithheldRecord(Reply):
@@ -412,6 +440,7 @@ class WithheldRecord(Reply):
 
     seq: int = Field(description="Position in the list.")
     record: int | None = Field(description="Number of the record in the dataset's file, from 1; null for a person.")
+    file_row: int | None = Field(None, description="The same as a spreadsheet numbers it; null: unknown, or a person.")
     person: str | None = Field(description="Keyed digest of the person; null for a record.")
     created_at: datetime = Field(description="From when on it is withheld.")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, BoundedFloat, Page, Reply, Request
-from blindopt.wire.dataset import DecimalSign
+from blindopt.wire.dataset import DecimalSign, RecordText
 
 MEASUREMENTS_MAX = 10_000
 """Most measurements in one request."""
@@ -25,13 +25,6 @@ class Shown(Reply):
 
     column: str = Field(description="Name of the column.")
     value: float = Field(description="Value, in raw units.")
-
-
-class RecordText(Reply):
-    """A cell of a record as its file has it."""
-
-    column: str = Field(description="Name of the column in the file.")
-    text: str = Field(repr=False, description="A label, a category, a date or a number, as a person reads it.")
 
 
 class EarlierMeasurement(Reply):

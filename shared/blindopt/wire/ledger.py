@@ -60,6 +60,9 @@ class RowExposure(Reply):
     record: int | None = Field(
         description="Number of the record in the file, from 1: for the owner only, otherwise null."
     )
+    file_row: int | None = Field(
+        None, description="The same as a spreadsheet numbers it; null also if the file's kind is not known."
+    )
     queries: int = Field(description="Number of queries about it.")
     plays: int = Field(description="Number of released measurements.")
     epsilon: str | None = Field(
@@ -290,6 +293,9 @@ class DatasetAccount(Page):
             "Number in the file, from 1, of a record that has used most; null to auditors, and where all have lost the "
             "same."
         )
+    )
+    worst_file_row: int | None = Field(
+        None, description="The same as a spreadsheet numbers it; null also if the file's kind is not known."
     )
     losses: list[LossShare] = Field(
         description="How many have used how much, largest first: 50 groups at most, each with its largest."

@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from blindopt.wire.base import Name, Page, Reply, Request
-from blindopt.wire.inbox import RecordText, Shown, Text
+from blindopt.wire.dataset import RecordText
+from blindopt.wire.inbox import Shown, Text
 from blindopt.wire.study import Budget
 
 Candidate = Annotated[int, Field(ge=0, lt=10**9, description="Number of a candidate, from 0.")]

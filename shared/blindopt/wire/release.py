@@ -362,6 +362,9 @@ class GroupView(GroupEntry):
     size: int = Field(description="Its true number of records, without those that are withheld.")
     mean: float | None = Field(description="The true mean of the outcome over these, clipped; null without records.")
     records: list[int] = Field(description="Numbers of its records in the file, from 1: the first 1,000.")
+    file_rows: list[int] | None = Field(
+        None, description="The same as a spreadsheet numbers them; null if the file's kind is not known."
+    )
 
 
 ForecastMechanism = Literal["identity", "auto", "gaussian", "planar_laplace", "gaussian_projection", "po_gp_ucb"]

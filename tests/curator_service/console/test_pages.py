@@ -194,7 +194,7 @@ def test_a_broken_file_is_reported_by_row_and_what_was_typed_stays(owner):
     before = len(owner.get("/datasets").text)
     _upload(owner, "a,b\n1,2\n3\n4\n5,6\n", name="My data", public="yes")
     assert owner.status == 422
-    assert "row 2, line 3" in owner.shown
+    assert "row 3 of the file" in owner.shown
     assert "1 cells where the header has 2 (2 rows)" in owner.shown
     kept = owner.form("/datasets")
     assert (kept["name"], kept["public"]) == ("My data", "yes")
@@ -858,10 +858,13 @@ def test_a_record_is_withheld_on_the_page_of_its_dataset(people):
     owner = people["owner"]
     _upload(owner, CSV.replace("60", "61") + "\n1,2,3,4", filename="consent.csv")
     path = f"/datasets/{owner.path.rpartition('/')[2]}"
-    owner.submit(f"{path}:withhold", record="17")
-    assert "Record 17 is withheld" in owner.shown
-    assert "record 17 since" in owner.shown
-    owner.submit(f"{path}:withhold", record="1000")
+    owner.submit(f"{path}:withhold", file_row="18")
+    assert "Withhold row 18 of the file" in owner.shown
+    assert "Withheld:" not in owner.shown
+    owner.submit(f"{path}:withhold")
+    assert "Withheld: row 18 of the file. No study" in owner.shown
+    assert "row 18 of the file since" in owner.shown
+    owner.submit(f"{path}:withhold", file_row="1000")
     assert owner.status == 422
     assert "the dataset has 61 records" in owner.shown
 
@@ -920,11 +923,12 @@ def test_the_page_of_a_dataset_shows_its_persons_and_withholds_one_without_a_wor
     assert "for a person with up to 2 records" in owner.shown
     assert WHO not in owner.text  # escaped
     path = f"/datasets/{owner.path.rpartition('/')[2]}"
-    owner.submit(f"{path}:withhold", record="", person="P-9")
+    owner.submit(f"{path}:withhold", person="P-9")
     assert (owner.status, "no record of the dataset is this person" in owner.shown) == (422, True)
     owner.get(path)
-    owner.submit(f"{path}:withhold", record="", person="P-1")
-    assert "This person's records are withheld" in owner.shown
+    owner.submit(f"{path}:withhold", person="P-1")
+    owner.submit(f"{path}:withhold")
+    assert "Withheld: row" in owner.shown
     assert re.search("Withheld: person [0-9a-f]{8}… since", owner.shown)
     assert "P-1" not in owner.text
 

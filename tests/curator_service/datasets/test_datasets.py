@@ -243,7 +243,7 @@ def test_faults_of_one_kind_in_a_column_are_one_entry_with_their_number(faults):
         where | {"column": "c"},
     ]
     assert error.extra()["errors_total"] == error.total == 2 * faults
-    assert str(error).startswith(f"column b, row 2, line 3: {error.errors[0]['message']} ({faults} times); ")
+    assert str(error).startswith(f"column b, row 3 of the file: {error.errors[0]['message']} ({faults} times); ")
     assert len(str(error)) < 200
 
 
@@ -252,7 +252,8 @@ def test_the_message_is_the_first_fault_and_counts_the_others():
     error = refusal(csv_of, 'a,b\n"1,234,",x\nw,y\n')
     first = error.errors[0]["message"]
     assert (
-        str(error) == f"column a, row 1, line 2: {first} (2 times); 4 errors of 2 kinds in the file; nothing was stored"
+        str(error)
+        == f"column a, row 2 of the file: {first} (2 times); 4 errors of 2 kinds in the file; nothing was stored"
     )
     assert [e["column"] for e in error.errors] == ["a", "b"]
 

@@ -10,6 +10,8 @@ from contextlib import closing
 from datetime import date, timedelta
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from blindopt import wire
@@ -200,6 +202,82 @@ def test_equal_cells_far_apart_in_a_long_file_are_found(file):
         created = file.in_process.call("owner", "POST", "/v1/uploads", files={"file": ("a.csv", content)})
         view = file.in_process.call("owner", "GET", f"/v1/uploads/{created['id']}")
         assert [column["distinct"] for column in view["columns"]] == [False, is_distinct]
+
+
+def withhold(file, **body):
+    return file.in_process.send("owner", "POST", f"/v1/datasets/{file.dataset}:withhold", json=body)
+
+
+@pytest.mark.parametrize("by", ["file_row", "label", "record"])
+def test_a_record_is_withheld_by_its_row_or_its_label_which_a_dry_run_shows_together(file, by):
+    row = ROWS[299]
+    chosen = {"file_row": 301, "label": f"  {row['patient']} ", "record": 300}
+    named = withhold(file, **{by: chosen[by]}, dry_run=True).json()
+    assert (named["records"], [each["file_row"] for each in named["named"]]) == (0, [301])
+    assert cells(named["named"][0]["labels"]) == {"patient": row["patient"], "bed": row["bed"]}
+    done = withhold(file, **{by: chosen[by]})
+    assert done.json() == {"dataset_id": file.dataset, "records": 1, "named": []}
+    (listed,) = file.in_process.call("owner", "GET", f"/v1/datasets/{file.dataset}/withheld")["withheld"]
+    assert (listed["record"], listed["file_row"]) == (300, 301)
+    assert files_with_labels(file) == set()
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "says"),
+    [
+        ({"file_row": 1}, "file_row", "the first record is row 2 of the file"),
+        ({"file_row": N + 2}, "file_row", "this is none of them"),
+        ({"file_row": 5}, "file_row", "this is none of them"),  # it has no weight, and was left out
+        ({"label": "Zq label of nobody"}, "label", "no record has this label"),
+        ({"label": " "}, "label", "no record has this label"),
+        ({"record": 1, "file_row": 2}, "", "record or file_row or label or person"),
+    ],
+)
+def test_a_record_that_is_not_there_is_not_withheld_and_its_label_not_repeated(file, body, field, says):
+    for dry_run in (True, False):
+        reply = withhold(file, **body, dry_run=dry_run)
+        (fault,) = reply.json()["errors"]
+        assert (reply.status_code, fault["field"], says in fault["message"]) == (422, field, True)
+        assert not has_label(reply.content)
+
+
+def test_a_label_of_two_records_names_neither(tmp_path):
+    content = b"who,a,b,y\nx,1,1,1\nx,2,2,2\nz,1,2,3\n"
+    file = FileOfRecords(
+        tmp_path, csv=content, fields={"columns": '[{"column": "who", "kind": "label"}, "a", "b", "y"]'}
+    )
+    try:
+        assert "2 records have this label" in withhold(file, label="x").json()["detail"]
+        assert withhold(file, label="z").json()["records"] == 1
+    finally:
+        file.close()
+
+
+def test_rows_of_parquet_are_counted_without_a_header(tmp_path):
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"who": ["x", "y", "z"], "a": [1.0, 2.0, 3.0], "b": [1.0, 2.0, 3.0]}), sink)
+    file = FileOfRecords(tmp_path)
+    try:
+        fields = {"name": "n", "columns": '[{"column": "who", "kind": "label"}, "a", "b"]'}
+        send = file.in_process.call
+        made = send("owner", "POST", "/v1/datasets", files={"file": ("a.parquet", sink.getvalue())}, data=fields)
+        path = f"/v1/datasets/{made['id']}:withhold"
+        (named,) = send("owner", "POST", path, json={"file_row": 2, "dry_run": True})["named"]
+        assert (named["record"], named["file_row"], cells(named["labels"])) == (2, 2, {"who": "y"})
+    finally:
+        file.close()
+
+
+def test_exposure_group_and_account_count_rows_as_a_spreadsheet(file):
+    study = study_of(file)
+    query = file.ask(study, 2).json()["id"]
+    (item,) = file.in_process.items(query)
+    file.in_process.enter("answer", query, [item], 1.5)
+    (line,) = file.in_process.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert (line["record"], line["file_row"]) == (item["record"], item["file_row"])
+    file.in_process.tokens["auditor"] = file.in_process.context.authentication.issue("auditor", "a", days=1)[0].text
+    (line,) = file.in_process.call("auditor", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert (line["record"], line["file_row"]) == (None, None)
 
 
 # --- nobody else sees one ---------------------------------------------------------------------------

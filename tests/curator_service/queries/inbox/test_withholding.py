@@ -80,7 +80,7 @@ def test_a_withheld_record_of_a_column_is_declined_and_others_are_answered(answe
     rows = [row_of[2], row_of[RECORD], row_of[4]]
     before = ask(in_process, identity, rows, key="before", plays=2)
     assert before["declined"] == []
-    assert withhold(in_process, dataset) == {"dataset_id": dataset, "records": 1}
+    assert withhold(in_process, dataset) == {"dataset_id": dataset, "records": 1, "named": []}
     after = ask(in_process, identity, rows, plays=2)
     assert after["declined"] == [row_of[RECORD]]
     assert {answer["row"] for answer in after["answers"]} == {row_of[2], row_of[4]}
@@ -364,7 +364,7 @@ def test_every_record_of_a_person_is_withheld_and_the_name_is_kept_nowhere(regis
     identity = in_process.release(spec)
     body = {"person": " P-1 "}
     reply = in_process.call("owner", "POST", f"/v1/datasets/{registered}:withhold", json=body)
-    assert reply == {"dataset_id": registered, "records": 2}
+    assert reply == {"dataset_id": registered, "records": 2, "named": []}
     with in_process.context.database.read() as db:
         released = in_process.curator.released.of(db, identity)
         log = json.dumps([entry.record for entry in audit_log.walk(db)])

@@ -112,7 +112,9 @@ def test_a_file_that_needs_decisions_says_which_and_is_not_kept(owner, curator):
     with pytest.raises(bo.Remote) as refused:
         owner.upload(text.encode(), name="stones", columns=["price", "cut", "depth"])
     said = "\n".join([str(refused.value), *refused.value.__notes__])
-    assert "column cut, row 1, line 2: not a number: correct it, leave the column out, or encode it (3 times)" in said
+    assert (
+        "column cut, row 2 of the file: not a number: correct it, leave the column out, or encode it (3 times)" in said
+    )
     assert 'cut holds no numbers: leave it out of columns, or choose {"column": "cut", "kind": "one_hot"' in said
     assert 'depth has 1 missing cells: choose {"column": "depth", "missing": "leave_out"}' in said
     assert "sold" not in said
