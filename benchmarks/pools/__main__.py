@@ -3,6 +3,7 @@
     make pools ARGS="choose --runs 20 --to out/today.json"       the default as it is
     make pools ARGS="choose --runs 20 --to out/variant.json --beside out/today.json"
     make pools ARGS="report --runs 20"                           once, after the last change of a default
+    make pools ARGS="private --runs 40 --tool epsilon1"          the default as a vendor has it, through releases
 
 Runs are stored as they end, and the same command plays those that are missing, so a file is of one version of the code.
 """
@@ -18,11 +19,12 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import botorch_loop
 from benchmarks.papers import sources
-from benchmarks.pools.play import BOTORCH, DEFAULT, QUERIES, TOOLS, play
+from benchmarks.pools.play import BOTORCH, DEFAULT, EPSILONS, QUERIES, TOOLS, play
 from benchmarks.pools.report import tables
-from benchmarks.pools.suite import HALVES, WHEELS, halves, pool
+from benchmarks.pools.suite import HALVES, PRIVATE, WHEELS, few, halves, pool
 
 RESULTS = Path(__file__).parents[1] / "results" / "pools"
+PRIVATE_HALF = "private"
 HEADS = {
     half: f"""# The half of the pools that {does}
 
@@ -33,6 +35,14 @@ the top 1 %: its regret at 50 is shown if all runs went on.
 
 """
     for half, does in zip(HALVES, ("chooses", "is reported"), strict=True)
+} | {
+    PRIVATE_HALF: """# Pools through a private release
+
+Written by `make pools ARGS="private --tool epsilon1"` from the runs beside this page. A run sees the candidates, 2,000
+of a pool at most, through a new release: planar Laplace noise that hides a twentieth of each range, at epsilon 1 or 3.
+Outcomes are exact, and nothing is set. In brackets: the standard error of the mean.
+
+"""
 }
 Stored = dict[str, list[dict[str, Any]]]
 
@@ -40,7 +50,7 @@ Stored = dict[str, list[dict[str, Any]]]
 def main() -> None:
     """Play the runs that are not stored yet, and print the tables."""
     parser = argparse.ArgumentParser(prog="make pools", description=main.__doc__)
-    parser.add_argument("half", choices=HALVES)
+    parser.add_argument("half", choices=HEADS)
     parser.add_argument("--tool", choices=TOOLS, default=DEFAULT, help="BoTorch needs the extra `peers`")
     parser.add_argument("--runs", type=int, default=20, help="of each pool (20)")
     parser.add_argument("--queries", type=int, default=QUERIES, help=f"of each run ({QUERIES})")
@@ -52,21 +62,27 @@ def main() -> None:
         parser.error("the tables are not here: `make data` fetches them")
     if options.tool == BOTORCH and not botorch_loop.INSTALLED:
         parser.error(botorch_loop.ABSENT)
-    members = halves()[options.half]
+    is_private = options.half == PRIVATE_HALF
+    if is_private != (options.tool in EPSILONS):
+        parser.error(f"the tools of {PRIVATE_HALF} are {', '.join(EPSILONS)}")
+    members = PRIVATE if is_private else halves()[options.half]
     if unknown := set(options.pool or ()) - set(members):
         parser.error(f"no pool {', '.join(sorted(unknown))}; those of this half are {', '.join(members)}")
-    members = [name for name in members if name in (options.pool or members)]
+    pools = {name: pool(name) for name in members if name in (options.pool or members)}
+    if is_private:
+        pools = {name: few(candidates) for name, candidates in pools.items()}
     file = options.to or file_of(options.tool, options.half)
     runs = stored(file)
     with threadpool_limits(1):
         for run in range(options.runs):
-            for name in members:
+            for name, candidates in pools.items():
                 if len(runs.setdefault(name, [])) == run:
-                    runs[name].append(asdict(play(pool(name), options.tool, run, options.queries)))
+                    runs[name].append(asdict(play(candidates, options.tool, run, options.queries)))
                     keep(file, options.tool, runs)
-    others = {path.stem: stored(path) for path in [*options.beside, file_of(BOTORCH, options.half)] if path != file}
+    beside = [file_of(tool, options.half) for tool in (EPSILONS if is_private else [BOTORCH])]
+    others = {path.stem: stored(path) for path in [*options.beside, *beside] if path != file}
     shown = {file.stem: runs, **{name: other for name, other in others.items() if other}}
-    page = "\n".join(line for table in tables(members, shown, options.queries) for line in [*table.lines(), ""])
+    page = "\n".join(line for table in tables(pools, shown, options.queries) for line in [*table.lines(), ""])
     print(page)
     if not options.to:
         (RESULTS / f"{options.half}.md").write_text(HEADS[options.half] + page, encoding="utf-8")

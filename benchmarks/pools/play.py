@@ -2,20 +2,29 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from time import process_time
 
 import numpy as np
 
 from benchmarks import botorch_loop
+from benchmarks.papers.rules import study_of
 from benchmarks.pools.suite import Pool
-from blindopt import LoopEnded, Optimizer
+from blindopt import LoopEnded, Optimizer, wire
+from blindopt.optimizer.defaults import INITIAL_ROWS
+from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.forecasts.simulation import chance_regret
+from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
 QUERIES = 60
 MARKS = (20, 50)
 DEFAULT, BOTORCH = "default", "BoTorch"
-TOOLS = {DEFAULT: "blindopt", BOTORCH: "botorch"}
+EPSILONS = {"epsilon1": Decimal(1), "epsilon3": Decimal(3)}
+"""The default through a release, by the name of the tool."""
+TOOLS = {DEFAULT: "blindopt", BOTORCH: "botorch", **dict.fromkeys(EPSILONS, "blindopt")}
 """The package of each tool."""
+HIDDEN = 20
+"""The release hides this part of each range: a twentieth, as the console suggests."""
 FIRST_ROWS = 10
 """BoTorch's own start: random candidates."""
 
@@ -46,6 +55,29 @@ def default(candidates: Pool, run: int, queries: int) -> Iterator[int]:
         optimizer.tell(row, float(candidates.y[row]))
 
 
+def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iterator[int]:
+    """Yield the rows that a run queries on a new release of the candidates, whose noise has no seed."""
+    low, high = candidates.x.min(axis=0), candidates.x.max(axis=0)
+    columns = np.flatnonzero(high > low).tolist()
+    features = [
+        wire.Feature(column=f"x{j}", lower=low[j], upper=high[j], hidden_change=(high[j] - low[j]) / HIDDEN)
+        for j in columns
+    ]
+    rows = ScaledRows(candidates.x, columns, features, np.arange(len(candidates.y)))
+    mechanism, z = PlanarLaplaceMechanism(epsilon, 1.0), np.empty((rows.n, rows.d))
+    mechanism.draw(rows, z)
+    study = study_of(z, mechanism.noise(rows.d), epsilon)
+    study = study.model_copy(update={"direction": "maximize" if candidates.maximize else "minimize"})
+    optimizer = Optimizer(z, study=study, seed=run, iterations=queries - INITIAL_ROWS)
+    while True:
+        try:
+            row = optimizer.ask()
+        except LoopEnded:
+            return
+        yield row
+        optimizer.tell(row, float(candidates.y[row]))
+
+
 def botorch(candidates: Pool, run: int, queries: int) -> Iterator[int]:
     """Yield the rows of SingleTaskGP and LogEI after ten random ones, without columns that are constant."""
     gain, x = candidates.gain, candidates.x[:, np.ptp(candidates.x, axis=0) > 0]
@@ -58,7 +90,10 @@ def botorch(candidates: Pool, run: int, queries: int) -> Iterator[int]:
 
 def play(candidates: Pool, tool: str, run: int, queries: int = QUERIES) -> Run:
     """Play a run. BoTorch, which is slow, stops after 20 queries once it has found a candidate of the top 1 %."""
-    loop = {DEFAULT: default, BOTORCH: botorch}[tool](candidates, run, queries)
+    if tool in EPSILONS:
+        loop = released(candidates, run, queries, EPSILONS[tool])
+    else:
+        loop = {DEFAULT: default, BOTORCH: botorch}[tool](candidates, run, queries)
     gain, top, first, best = candidates.gain, candidates.top, queries + 1, list[float]()
     start, seconds, query = process_time(), 0.0, 0
     for query, row in enumerate(loop, start=1):

