@@ -88,8 +88,9 @@ soak: $(READY)
 	$(BIN)/python -m tests.system.hostile_load
 	$(BIN)/python -m tests.system.crashes.soak_edits
 	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/crashes/test_crash_matrix.py tests/system/crashes/test_crash_tunings.py \
-	    tests/system/crashes/test_crash_accounts.py tests/system/crashes/test_crash_erasure.py tests/system/crashes/test_key_rotation.py tests/system/crashes/test_crash_verification.py tests/system/crashes/test_standby.py \
-	    tests/system/crashes/test_full_server.py tests/system/test_links.py
+	    tests/system/crashes/test_crash_accounts.py tests/system/crashes/test_crash_erasure.py tests/system/crashes/test_key_rotation.py tests/system/crashes/test_crash_verification.py tests/system/crashes/test_standby.py tests/system/crashes/test_takeover.py \
+	    tests/system/crashes/test_full_server.py tests/system/test_links.py tests/system/test_stopping.py
+	BLINDOPT_STOPPED_S=8 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_silent_database.py
 	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_openapi.py
 	BLINDOPT_SLOW_PEERS=5000 $(BIN)/python -m pytest $(NO_LIMIT) -s tests/system/test_slow_peers.py
 

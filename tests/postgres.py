@@ -51,7 +51,15 @@ def why_not() -> str | None:
 class Server:
     """A server in a folder of its own; with ``of``, a replica of another one. ``wal`` is where its log is."""
 
-    def __init__(self, folder: Path | None = None, of: "Server | None" = None, wal: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        of: "Server | None" = None,
+        wal: Path | None = None,
+        address: str = "",
+    ) -> None:
+        """``address``: where it listens too, for anybody."""
+        self._address = address
         self.folder = folder or Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
         self._as: list[str] = []
         if os.getuid() == 0:  # initdb refuses root
@@ -63,6 +71,9 @@ class Server:
             locale = [f"--locale={LOCALE}"] if LOCALE else ICU
             log_folder = [] if wal is None else [f"--waldir={wal}"]
             self._run("initdb", "-U", USER, "-A", "trust", "--wal-segsize=1", *locale, *log_folder)
+        if address:
+            with (self.folder / "data" / "pg_hba.conf").open("a", encoding="utf-8") as file:
+                file.write("host all all samenet trust\n")
         atexit.register(self.remove)
         self.start()
 
@@ -86,7 +97,8 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c max_connections=1000 -c fsync=on"
+        where = f"-c listen_addresses={self._address} -c unix_socket_directories={self.folder}"
+        options = f"{where} -c max_connections=1000 -c fsync=on"
         self._run("pg_ctl", "start", "-w", "-s", "-l", str(self.folder / "log"), "-o", options)
 
     def stop(self, how: str = "fast") -> None:

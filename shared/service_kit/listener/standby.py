@@ -95,6 +95,7 @@ class StandbyApp:
 
         The write may wait for a lock. A read that is not answered within ``_ANSWER_S`` ends the session.
         """
+        await database.write_soon(lambda db: database.server.end_when_idle())
         beat: asyncio.Task[Any] | None = None
         while not await self._wait(_BEAT_S):
             if beat is None or beat.done():

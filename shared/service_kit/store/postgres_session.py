@@ -32,6 +32,15 @@ _CONNECT = {
 }
 
 
+_SERVER_SIDE = {
+    "tcp_keepalives_idle": "3",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+"""How soon the server ends the session of a machine that has vanished: its own defaults are two hours."""
+
+
 def without_nul(value: str) -> str:
     r"""A text that PostgreSQL stores, which has no NUL: a different one for each text, in the same order.
 
@@ -296,7 +305,7 @@ def check_url(url: str) -> None:
 def connect(url: str, schema: str, name: str, **settings: str) -> Session:
     """A session whose tables are those of ``schema``; the server lists it as ``name``. Raises what the driver does."""
     of_url = {key: str(value) for key, value in conninfo_to_dict(url).items()}
-    options = [of_url.get("options", ""), *(f"-c {key}={value}" for key, value in settings.items())]
+    options = [of_url.get("options", ""), *(f"-c {key}={value}" for key, value in (_SERVER_SIDE | settings).items())]
     of_session = {"options": " ".join([*options, f"-c search_path={schema}"]), "application_name": name}
     address = make_conninfo("", **{**_CONNECT, **of_url, **of_session})
     session = Session.connect(address, autocommit=True, cursor_factory=_Cursor)
