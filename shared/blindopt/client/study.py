@@ -132,7 +132,10 @@ class Study:
 
     @cached_property
     def candidates(self) -> Matrix:
-        """Z (n, r), checked by the digest of its release; kept in a file beside the log."""
+        """Z (n, r), checked by the digest of its release; kept in a file beside the log.
+
+        Zeros stand for the candidates that ``view.left_out`` names: queries of them are declined.
+        """
         view, path = self.view, self._log.path
         size = 8 * view.n * view.r + wire.NPY_HEADER_MAX
         with tempfile.TemporaryDirectory() as folder, self._disputing():

@@ -201,7 +201,7 @@ def test_parts_and_ranges_are_of_what_the_grant_gets(tmp_path):
     whole = file.in_process.send(source, "GET", f"/v1/studies/{source}/candidates/parts/{left_out // 3}").content
     part = parts[left_out // 3]
     assert whole != part
-    for first in range(len(part) - 40, len(part)):
+    for first in range(max(0, len(part) - 40), len(part)):
         ranged = file.in_process.send(other, "GET", f"{path}/{left_out // 3}", headers={"Range": f"bytes={first}-"})
         assert (ranged.status_code, ranged.content) == (206, part[first:])
     file.close()
