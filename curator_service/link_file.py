@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from blindopt import wire
-from blindopt.errors import StateConflict
-from blindopt.formats.text_files import save_secret
+from blindopt.errors import Invalid, StateConflict
+from blindopt.formats.text_files import read_text_file, save_secret
 
 
 def read(path: Path) -> list[wire.LinkFile]:
@@ -19,12 +19,12 @@ def read(path: Path) -> list[wire.LinkFile]:
     """
     try:
         links: TypeAdapter[list[wire.LinkFile]] = wire.validator_of(list[wire.LinkFile])
-        return links.validate_json(path.read_bytes())
+        return links.validate_json(read_text_file(path))
     except FileNotFoundError:
         return []
     except OSError as error:  # such as a file of another user, who ran `link add`
         raise StateConflict(f"the file {path.name} cannot be read: {str(error.strerror).lower()}") from None
-    except ValidationError:
+    except (ValidationError, Invalid):
         raise StateConflict(f"the file {path.name} is not a list of links: `link add` writes it") from None
 
 

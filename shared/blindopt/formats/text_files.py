@@ -1,5 +1,6 @@
 """Files of text: UTF-8 in every locale. What is read may begin with a byte order mark, as Windows writes it."""
 
+import codecs
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,13 @@ def read_text_file(path: str | Path) -> str:
         return Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise Invalid(f"{path} is not text in UTF-8: save it in that encoding") from None
+
+
+def without_mark(content: bytes) -> bytes:
+    """What stands in a file after a byte order mark of UTF-8. Raises Invalid for one of UTF-16."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise Invalid("it is text in UTF-16: save it in UTF-8")
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def save_secret(path: str | Path, text: str) -> None:

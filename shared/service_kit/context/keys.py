@@ -13,7 +13,8 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Json
-from blindopt.errors import StateConflict
+from blindopt.errors import Invalid, StateConflict
+from blindopt.formats.text_files import without_mark
 
 WEBHOOK_KEY_MIN = 32
 
@@ -114,7 +115,10 @@ def signer(path: Path, kind: str, changes: Sequence[Json] = (), *, is_new: bool 
 
 def webhook_key(path: Path, setting: str) -> bytes:
     """The key of a webhook, from the file that ``setting`` names. Raises StateConflict if it is too short."""
-    key = path.read_bytes().strip()
+    try:
+        key = without_mark(path.read_bytes()).strip()
+    except Invalid as error:
+        raise StateConflict(f"the key in {setting} cannot be read: {error}") from None
     if len(key) < WEBHOOK_KEY_MIN:
         raise StateConflict(f"the key in {setting} must have {WEBHOOK_KEY_MIN} characters or more")
     return key
