@@ -48,6 +48,7 @@ class Owner(ServiceClient):
     ) -> "Dataset":
         """Register ``data``: a DataFrame, the path of a CSV or Parquet file, or the bytes of a CSV file.
 
+        The index of a DataFrame is left out: records are numbered from 1 as they stand.
         ``columns`` are names, or choices such as ``{"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]}``;
         None: all, as numbers. ``person`` is the column that says whose a record is. ``rows_per_person`` is the most
         records of one person that are kept. ``public`` declares that nobody in the table needs protection.

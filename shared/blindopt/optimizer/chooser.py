@@ -149,6 +149,7 @@ class RowChooser:
         """Answers about each row, where a cap counts them."""
         self._sums: dict[int, tuple[float, int]] = {}
         self._exact_values: dict[int, float] = {}  # exact outcomes, in units of the measurement
+        self._exact_rows: Rows = np.empty(0, dtype=np.intp)  # rows whose outcome the caller reported as exact
         self._outcomes: list[float] = []  # in the run's direction
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
@@ -290,6 +291,9 @@ class RowChooser:
         self._outcomes.append(outcome)
         self._best = outcome if self._best is None else max(self._best, outcome)
         self.outcomes += 1
+        is_exact = passport is not None and not (passport.measurement_variance or passport.privacy.variance)
+        if is_exact and not isinstance(self.study, wire.StudyView):
+            self._exact_rows = np.union1d(self._exact_rows, row)
 
     def _note(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         """Note what an answer of the curator says beyond its outcome."""
@@ -324,7 +328,7 @@ class RowChooser:
             return True
         hidden = np.union1d(np.union1d(self._observed, declined) if len(declined) else self._observed, pending)
         if len(hidden) == self._n:
-            again = np.union1d(declined, pending)
+            again = np.union1d(np.union1d(declined, pending), self._exact_rows)
             if repeats == "never" or len(again) == self._n:
                 return False
             hidden = again

@@ -10,6 +10,8 @@ from blindopt.errors import Invalid, NumericalFailure
 
 EXACT = 2**53
 """Whole numbers up to this size are exact as doubles."""
+INDEX_COLUMNS = ("Unnamed: 0", "__index_level_0__")
+"""What pandas calls the column of an index that it reads from a CSV or a Parquet file."""
 VALUES_MAX = 50
 """Values of a column of text, each of which becomes a column."""
 
@@ -23,6 +25,8 @@ def numbers_of(candidates: Any) -> tuple[Matrix, list[str]]:
     """
     if hasattr(candidates, "columns") and not callable(candidates.columns):
         names = [str(name) for name in candidates.columns]
+        if index := next((name for name in names if name in INDEX_COLUMNS), None):
+            raise Invalid(f"column {index} is the index of a frame that was saved: leave it out, or rename a feature")
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise Invalid(f"candidates have two columns of one name: {repeated[0]}")
         named = {str(name): candidates[name] for name in candidates.columns}

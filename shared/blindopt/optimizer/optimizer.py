@@ -52,11 +52,12 @@ class Outcome(NamedTuple):
 class Optimizer:
     """Chooses which candidate to query next, as a run of the modeler does: ``ask``, measure, ``tell``, and again.
 
-    ``candidates``: (n, r), one row each, finite. Columns of text or categories, also of a frame, become columns of 0
-    and 1. ``noise`` is the law of their noise, None for exact ones; ``kernel`` (a ``wire.Kernel`` or its fields) is
-    fitted to the answers if it is None. ``algorithm`` is a name, such as "ei", or a type of ``blindopt.wire``; "auto"
-    takes what suits the candidates, and ``plan`` says why. ``iterations`` is the number of queries after the initial
-    ones. ``maximize``: whether the largest outcome is the best. With the same ``seed`` and answers it makes the same
+    ``candidates``: (n, r), one row each, finite, numbered from 0 as they stand, whatever the index of a frame. Columns
+    of text or categories, also of a frame, become columns of 0 and 1. A column that an index was saved as is refused.
+    ``noise`` is the law of their noise, None for exact ones; ``kernel`` (a ``wire.Kernel`` or its fields) is fitted to
+    the answers if it is None. ``algorithm`` is a name, such as "ei", or a type of ``blindopt.wire``; "auto" takes what
+    suits the candidates, and ``plan`` says why. ``iterations`` is the number of queries after the initial ones.
+    ``maximize``: whether the largest outcome is the best. With the same ``seed`` and answers it makes the same
     choices, to the last bit; without one it draws a seed.
 
     ``observations`` are past outcomes, which use up no ``iterations``: (row, y), (row, y, variance), dicts or a frame
@@ -193,9 +194,10 @@ class Optimizer:
     ) -> None:
         """Report the outcome ``y`` of candidate ``i``. One that ``ask`` did not choose counts as a past outcome.
 
-        ``variance`` is that of its noise, if it is known; ``passport`` is the noise description of a curator's answer.
-        For an experiment that failed, and has no outcome, call ``decline``. Raises Invalid unless ``y`` is a finite
-        number from -1e305 to 1e305.
+        ``variance`` is that of its noise, if it is known. 0 says that the outcome is exact: the loop ends when all
+        candidates have one, unless ``repeats`` is "algorithm". ``passport`` is the noise description of a curator's
+        answer. For an experiment that failed, and has no outcome, call ``decline``. Raises Invalid unless ``y`` is a
+        finite number from -1e305 to 1e305.
         """
         if variance is not None and passport is not None:
             raise Invalid("give variance or passport, not both: the passport states the noise")

@@ -278,7 +278,9 @@ class Column(Reply):
     minimum: float = Field(description="Smallest value, in units of the column: private, for the owner only.")
     maximum: float = Field(description="Largest value, in units of the column: private, for the owner only.")
     rounded: int = Field(
-        0, description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0."
+        0,
+        description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0. A "
+        "decimal is the nearest double, to about 16 digits, and is not counted.",
     )
 
 

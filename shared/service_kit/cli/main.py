@@ -125,6 +125,7 @@ def build(program: Program[S]) -> typer.Typer:
 
         with plain_errors():
             settings = program.checked_settings(host=host, port=port, data_dir=data_dir)
+            program.check_folder(settings)
         # Plain lines for people; at a terminal nobody wants a line a request.
         is_quiet = sys.stderr.isatty() and "log_level" not in settings.model_fields_set
         log_format.configure("warning" if is_quiet else settings.log_level, terminal=sys.stderr.isatty())

@@ -140,6 +140,14 @@ class Program(Generic[S]):
             raise StateConflict(f"no data in {where}: run where you ran serve, or set {variable}")
         return settings
 
+    def check_folder(self, settings: S) -> None:
+        """Raise StateConflict if the folder holds the data of another service and none of this one."""
+        own, there = self.database_file(settings), {path.name for path in settings.data_dir.glob("*.sqlite")}
+        other = "modeler" if own.stem == "curator" else "curator"
+        if own.name not in there and f"{other}.sqlite" in there:
+            where, variable = settings.data_dir.absolute(), settings.variable("data_dir")
+            raise StateConflict(f"{where} holds the data of blindopt-{other}: set {variable} to another folder")
+
     def database_file(self, settings: S) -> Path:
         """The file of SQLite; with PostgreSQL its name, without the suffix, is the schema's."""
         return settings.data_dir / f"{self.service.removeprefix('blindopt-')}.sqlite"
@@ -156,8 +164,11 @@ class Program(Generic[S]):
     @contextmanager
     def opened(self, *, new: bool = False) -> Iterator[ServiceContext]:
         """Open the data of the service, with ``plain_errors``; with ``new``, also where there is none yet."""
-        with plain_errors(), self.open_context(self.checked_settings() if new else self.existing()) as context:
-            yield context
+        with plain_errors():
+            settings = self.checked_settings() if new else self.existing()
+            self.check_folder(settings)
+            with self.open_context(settings) as context:
+                yield context
 
     def check_role(self, role: str) -> None:
         """Raise BadParameter for a role that the service does not have."""

@@ -61,6 +61,8 @@ JSON = "application/json"
 
 def media_of(request: Request, *kinds: str) -> str:
     """The media type of a body, one of ``kinds``; ``application/*+json`` is JSON. Raises UnsupportedMediaType."""
+    if header(request, b"content-encoding").lower() not in ("", "identity"):
+        raise UnsupportedMediaType("the body is packed: send it as it is, without Content-Encoding")
     media = header(request, b"content-type").partition(";")[0].rstrip(" \t").lower()
     media = JSON if media.startswith("application/") and media.endswith("+json") else media
     if media not in kinds:

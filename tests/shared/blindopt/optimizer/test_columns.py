@@ -103,3 +103,29 @@ def test_outcomes_whose_variance_no_double_holds_and_one_candidate_are_searched_
         alone.tell(alone.ask(), 1.0)
     assert alone.recommendation().row in range(3)
     assert not [warning for warning in recwarn if warning.category is RuntimeWarning]
+
+
+@pytest.mark.parametrize("name", ["Unnamed: 0", "__index_level_0__"])
+def test_a_column_that_was_an_index_is_refused_and_the_index_of_a_frame_is_no_column(name):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"x": [0.0, 0.5, 1.0]}, index=[17, 4, 99])
+    assert bo.Optimizer(frame, seed=1).candidates.tolist() == [[0.0], [0.5], [1.0]]
+    with pytest.raises(bo.Invalid, match=f"column {name} is the index of a frame that was saved"):
+        bo.Optimizer(frame.assign(**{name: frame.index}))
+
+
+def search_of(variance, **settings):
+    optimizer = bo.Optimizer(np.arange(6.0)[:, None], seed=1, iterations=20, **settings)
+    while (proposal := optimizer.propose()) is not None:
+        optimizer.tell(proposal.row, float(proposal.row), variance=variance)
+    return optimizer
+
+
+def test_a_search_whose_outcomes_are_exact_ends_when_all_candidates_have_one():
+    """The control: outcomes of unknown noise are queried again, and exact ones if the caller says so."""
+    exact = search_of(0.0)
+    assert sorted(outcome.row for outcome in exact.history) == list(range(6))
+    with pytest.raises(bo.LoopEnded, match="exhausted"):
+        exact.ask()
+    assert len(search_of(None).history) > 6
+    assert len(search_of(0.0, repeats="algorithm").history) > 6
