@@ -279,7 +279,7 @@ class _Server:
             for source in (self._requests, self._from_curators):
                 if source not in ready:
                     continue
-                request, descriptors, _, _ = socket.recv_fds(source, _REQUEST_BYTES, 8)
+                request, descriptors, _, _ = socket.recv_fds(source, _REQUEST_BYTES, 16)
                 if not request:
                     self._end()
                 if (pid := os.fork()) == 0:

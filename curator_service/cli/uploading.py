@@ -11,7 +11,7 @@ import typer
 
 from blindopt import wire
 from blindopt.errors import BlindoptError, Invalid
-from blindopt.formats.column_ways import DATES, DROP, LISTED, SEPARATORS, contents, is_problem, key_of, ways
+from blindopt.formats.column_ways import DATES, DROP, LISTED, SEPARATORS, categories, contents, is_problem, key_of, ways
 from blindopt.formats.numbers import readings
 from curator_service.cli.program import as_owner
 from service_kit.cli.program import plain_errors, read_json
@@ -168,8 +168,8 @@ def _decided(column: wire.SurveyedColumn, rows: int, choice: str | wire.ColumnCh
     if way.key in DATES:
         fields["since"] = typer.prompt("  Days since", default="1970-01-01", err=True)
     if way.key in LISTED:
-        categories = ",".join(column.values or []) or None
-        typed = typer.prompt("  Its categories, with commas between: they become public", default=categories, err=True)
+        proposals = ",".join(categories(column)) or None
+        typed = typer.prompt("  Its categories, with commas between: they become public", default=proposals, err=True)
         fields["values"] = [value.strip() for value in next(csv.reader([typed]))]
     return fields
 

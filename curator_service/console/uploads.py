@@ -14,6 +14,7 @@ from blindopt.formats.column_ways import (
     LISTED,
     NUMBER,
     SEPARATORS,
+    categories,
     contents,
     is_problem,
     key_of,
@@ -96,12 +97,12 @@ async def _count(page: Page, view: wire.PendingUpload, choice: dict[str, Any], f
 
 async def show(page: Page, view: wire.PendingUpload, form: Form, status: int = 200) -> Response:
     context: dict[str, Any] = {"upload": view, "form": form, "status": status, "ways": ways, "separators": SEPARATORS}
-    context |= {"contents": contents}
+    context |= {"contents": contents, "categories": categories}
     context |= {"problems": [(i, c) for i, c in enumerate(view.columns) if is_problem(c)]}
     clean = [(i, c) for i, c in enumerate(view.columns) if not is_problem(c)]
     context |= {"clean": [pair for pair in clean if not pair[1].values]}
     context |= {"coded": [pair for pair in clean if pair[1].values]}
-    context |= {"gaps": [c.name for c in view.columns if c.has_gaps]}
+    context |= {"has_gaps": bool(view.gaps) or any(c.holds == "text" for c in view.columns)}
     context |= {"with_gaps": sum(bool(c.missing or c.odd) and c.holds != "empty" for c in view.columns)}
     return page.show("dataset_columns.html", title="How are the columns read?", trail=_TRAIL, **context)
 
@@ -180,7 +181,7 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     for i, column in enumerate(view.columns):
         choice = choices.get(column.name)
         fields: dict[str, Any] = {"column": column.name, "kind": key_of(choice), "missing": "leave_out", "fill": "0"}
-        fields |= {"values": "\n".join(column.values or [])}
+        fields |= {"values": "\n".join(categories(column))}
         if choice is not None and choice.missing == "fill":
             fields |= {"missing": "fill", "fill": choice.fill}
         if choice is not None and choice.values is not None:

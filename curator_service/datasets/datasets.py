@@ -115,7 +115,7 @@ class Datasets:
     ) -> StoredReply:
         """Register a pending file. Raises DatasetInvalid."""
         request = replace(request, body_sha256=upload.digest(pending.id))
-        upload = replace(upload, filename=pending.filename, gaps=tuple(c.name for c in pending.columns if c.has_gaps))
+        upload = replace(upload, filename=pending.filename, gaps=tuple(pending.gaps))
         return self._register(request, upload, file, pending.sha256, reading)
 
     def earlier_pending(self, request: RequestContext, upload: Upload, upload_id: str) -> StoredReply | None:

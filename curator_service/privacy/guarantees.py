@@ -114,10 +114,7 @@ def neighbours(spec: wire.StudyCreate, release: Concrete | None = None, gaps: Se
     """
     if gaps:
         cells = "a cell that is missing, unreadable, or outside the list of categories"
-        same = (
-            f"Both files have the same gaps ({cells}) in {', '.join(gaps)}, and none in another column that was read."
-        )
-        return f"{neighbours(spec, release)} {same}"
+        return f"{neighbours(spec, release)} Both files have the same gaps ({cells}) in {', '.join(gaps)}."
     ran, whose = release or concrete(spec)[0], "one record"
     if spec.person_column:
         whose = f"each of the records of one person, {spec.rows_per_person} at most,"

@@ -58,6 +58,11 @@ def key_of(choice: ColumnChoice | None) -> str:
     return choice.date_format or "iso" if choice.kind == "date" else "gaps" if choice.missing_values else choice.kind
 
 
+def categories(column: SurveyedColumn) -> list[str]:
+    """The list that is proposed for a column: none where no two cells are equal, since each would name a record."""
+    return [] if column.distinct else column.values or []
+
+
 def is_problem(column: SurveyedColumn) -> bool:
     """Whether a column cannot be read as numbers at once, just as they are."""
     return bool(column.holds != "number" or column.missing or column.unnamed or column.rounded)
@@ -83,6 +88,8 @@ def _holds(column: SurveyedColumn, rows: int) -> str:
         return f"Numbers, {len(column.values)} different" if column.values else "Numbers"
     if column.holds == "text" and column.odd:
         return f"Numbers, but for {column.wrong:,} of {rows - column.missing:,} filled cells: {', '.join(column.odd)}"
+    if column.distinct:
+        return "Text, all different"
     if column.holds == "text" and column.values is not None:
         return f"Text: {len(column.values)} different"
     return {

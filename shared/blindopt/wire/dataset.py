@@ -198,11 +198,6 @@ class SurveyedColumn(Reply):
     )
     unnamed: bool = Field(description="Whether the file gives it no name, as for an index.")
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether cells are missing or unreadable. Text is unreadable as numbers, and dates are not."""
-        return self.missing > 0 or (self.wrong > 0 and self.holds != "date")
-
 
 class NamedDataset(Reply):
     """A dataset with its name."""
@@ -255,6 +250,12 @@ class PendingUpload(UploadCreated):
         None, description="What a registration with this reading would store; null: it would be refused."
     )
     registered_as: list[NamedDataset] = Field(description="Datasets that are registrations of the same file.")
+
+    @property
+    def gaps(self) -> list[str]:
+        """Columns with cells that are missing, or unreadable among numbers. Text throughout is no gap."""
+        filled = {column.name: self.rows - column.missing for column in self.columns}
+        return [c.name for c in self.columns if c.missing > 0 or 0 < c.wrong < filled[c.name]]
 
 
 class UploadPage(Page):
