@@ -70,13 +70,24 @@ class Vault:
         with _readable():
             return npy_files.load(self._path(dataset_id))
 
-    def keep_persons(self, dataset_id: str, digests: NDArray[np.uint8]) -> None:
-        """Store the keyed digest of each record's person (n, 16), for a dataset with a person column."""
+    def keep_persons(
+        self, dataset_id: str, digests: NDArray[np.uint8], as_written: NDArray[np.uint8] | None = None
+    ) -> None:
+        """Store the keyed digest of each record's person (n, 16), for a dataset with a person column.
+
+        ``as_written``: that of the id as it is written, if the other one is of a folded form.
+        """
         self._keep(f"{dataset_id}.persons", digests)
+        if as_written is not None:
+            self._keep(f"{dataset_id}.spellings", as_written)
 
     def persons(self, dataset_id: str) -> NDArray[np.uint8]:
         """The keyed digest of each record's person (n, 16), memory-mapped."""
         return self._mapped(f"{dataset_id}.persons")
+
+    def spellings(self, dataset_id: str) -> NDArray[np.uint8] | None:
+        """The keyed digest of each record's id as it is written (n, 16); None if its persons have no other digest."""
+        return self._mapped(f"{dataset_id}.spellings") if self._path(f"{dataset_id}.spellings").exists() else None
 
     def keep_numbers(self, dataset_id: str, numbers: NDArray[np.int64]) -> None:
         """Store the number in its file, from 1, of each record (n,), for a dataset with a person column."""
@@ -147,7 +158,7 @@ class Vault:
         _make_durable(self._folder)
 
     def _files(self, file_id: str) -> list[Path]:
-        names = (file_id, f"{file_id}.order", f"{file_id}.persons", f"{file_id}.numbers")
+        names = (file_id, f"{file_id}.order", f"{file_id}.persons", f"{file_id}.spellings", f"{file_id}.numbers")
         return [folder / f"{name}.npy" for name in names for folder in (self._folder, self.scratch)]
 
     def _keep(self, name: str, values: NDArray[Any]) -> None:

@@ -5,7 +5,7 @@ Digests of records are computed for a comparison, and stored nowhere. Each array
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -36,7 +36,11 @@ class People:
         each file, and the digest of any other is zero in one and empty in the other, so that they never match.
         """
         if dataset.person_column is not None and other.person_column is not None:
-            return _void(self._vault.persons(dataset.id)), _void(self._vault.persons(other.id))
+            ids = [self._vault.persons(row.id) for row in (dataset, other)]
+            written = [self._vault.spellings(row.id) for row in (dataset, other)]
+            if (written[0] is None) != (written[1] is None):  # ids of one of them were never folded
+                ids = [own if spelled is None else spelled for own, spelled in zip(ids, written, strict=True)]
+            return void_digests(ids[0]), void_digests(ids[1])
         names = [store.column_names(row) for row in (dataset, other)]
         common = sorted(set(names[0]) & set(names[1]))
         if not common:
@@ -46,6 +50,15 @@ class People:
             _blank_repeated(first, b"\x00")
             _blank_repeated(second, b"\xff")
         return first, second
+
+    def named(self, dataset: Any, persons: Iterable[bytes]) -> set[bytes]:
+        """The digests of a dataset's persons whom these digests name, of a folded id or of one as it is written."""
+        digests, spellings = void_digests(self._vault.persons(dataset.id)), self._vault.spellings(dataset.id)
+        names = np.array([np.void(digest) for digest in persons], dtype=digests.dtype)
+        is_named = np.isin(digests, names)
+        if spellings is not None:
+            is_named |= np.isin(void_digests(spellings), names)
+        return {digest.tobytes() for digest in np.unique(digests[is_named])}
 
     def of_records(self, dataset: Any, columns: Sequence[str]) -> Digests:
         """The digest of each record's values in ``columns`` (n,)."""
@@ -57,7 +70,7 @@ class People:
             block = np.ascontiguousarray(values[start : start + _BLOCK][:, positions] + 0.0, dtype="<f8")  # no -0.0
             of_block = b"".join(hmac.digest(key, record.tobytes(), "sha256")[:DIGEST_BYTES] for record in block)
             digests[start : start + len(block)] = np.frombuffer(of_block, dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-        return _void(digests)
+        return void_digests(digests)
 
     def labels(self, files: Sequence[Sequence[tuple[Any, NDArray[np.int64]]]], sizes: Sequence[int]) -> Labels:
         """Label the units of files: whatever matches, directly or over a third file, has one label.
@@ -88,7 +101,8 @@ class People:
         return np.split(labels[: first_units[-1]], first_units[1:-1])
 
 
-def _void(digests: NDArray[np.uint8]) -> Digests:
+def void_digests(digests: NDArray[np.uint8]) -> Digests:
+    """Digests (n, 16) as one item each (n,)."""
     return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
 
 

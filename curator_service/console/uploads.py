@@ -137,6 +137,9 @@ def _failed(form: Form, problem: ApiProblem, view: wire.PendingUpload, choice: d
     for fault in problem.problem.errors or []:
         if fault.column in index:
             failed.errors[f"columns.{index[fault.column]}.kind"] = in_words(fault)
+        if fault.spellings:
+            pairs = "; ".join(" and ".join(pair) for pair in fault.spellings)
+            failed.errors["person_ids"] = f"Say whether these are one person: {pairs}"
     failed.errors.pop("", None)  # faults of columns, which stand at these
     return failed
 
@@ -174,7 +177,7 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
         "encoding": view.encoding,
     }
     values |= {"missing_values": "\n".join(reading.missing_values)}
-    values |= {each: query.get(each) or getattr(reading, each) for each in ("person", "rows_per_person")}
+    values |= {each: query.get(each) or getattr(reading, each) for each in ("person", "rows_per_person", "person_ids")}
     is_filled = any(choice.missing == "fill" for choice in choices.values())
     values |= {"gaps": "each" if is_filled else "leave_out"}
     values |= {"lists_public": any(choice.values for choice in choices.values())}  # it was ticked then
@@ -217,7 +220,8 @@ def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
     signs: dict[str, Any] = {"separator": view.separator, "decimal": view.decimal, "encoding": view.encoding}
     if view.unsure:
         signs["decimal"] = form.get("sign") or None
-    of_persons = {"person": person, "rows_per_person": per_person} if person else {}
+    ids = form.get("person_ids") or None
+    of_persons = {"person": person, "rows_per_person": per_person, "person_ids": ids} if person else {}
     return signs | {"missing_values": markers, "columns": columns} | of_persons
 
 

@@ -18,15 +18,14 @@ from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines, overlaps
 from curator_service.budget.file_use import FileUses
-from curator_service.budget.people import DIGEST_BYTES
 from curator_service.budget.views import overlaps_of
 from curator_service.datasets import table as dataset_table
 from curator_service.datasets.columns import DETECTED, check_columns
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.labels import Labels
-from curator_service.datasets.persons import kept_rows, numbers_of, pieces
+from curator_service.datasets.persons import kept_rows, numbers_of, pieces, two_digests
 from curator_service.datasets.readings import Reading
-from curator_service.datasets.record_texts import reading_of
+from curator_service.datasets.record_texts import person_ids_of, reading_of
 from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
@@ -129,6 +128,7 @@ class Datasets:
         self, request: RequestContext, upload: Upload, file: BinaryIO, digest: str, reading: Reading
     ) -> StoredReply:
         dataset_id, scratch = new_id("ds"), self._vault.scratch
+        upload = replace(upload, reading=self._with_earlier_ids(upload.reading, digest))
         try:
             with (
                 TemporaryFile(dir=scratch) as numbers,
@@ -148,6 +148,7 @@ class Datasets:
                         labels=labels.fileno(),
                     )
                     read = reading.read(job, file)
+                    reading.check_ids(job, file, digests, numbers)
                 counts, records = _Persons(), None
                 if upload.person is not None:
                     read, counts, records = self._keep_persons(
@@ -177,6 +178,14 @@ class Datasets:
             self._vault.drop(dataset_id)
         return reply
 
+    def _with_earlier_ids(self, reading: wire.ReadingChoice, digest: str) -> wire.ReadingChoice:
+        """A choice that compares ids of persons as earlier registrations of the file do, unless it says how."""
+        if reading.person is None or reading.person_ids is not None:
+            return reading
+        with self._context.database.read() as db:
+            earlier = [ids for row in store.registrations(db, digest) if (ids := _persons_of(row)[2]) is not None]
+        return reading.model_copy(update={"person_ids": earlier[0] if earlier else None})
+
     def _keep_persons(
         self, dataset_id: str, upload: Upload, read: Reply, numbers: NDArray[np.int64], digests: NDArray[np.int64]
     ) -> tuple[Reply, _Persons, NDArray[np.int64]]:
@@ -186,12 +195,13 @@ class Datasets:
         """
         assert upload.reading.rows_per_person is not None
         assert read.columns is not None
-        of_rows, stored = digests.view(np.uint8).reshape(-1, DIGEST_BYTES), self._vault.dataset(dataset_id)
+        (of_rows, as_written), stored = two_digests(digests), self._vault.dataset(dataset_id)
         persons, statistics = numbers_of(of_rows), Statistics()
         records = kept_rows(persons, upload.reading.rows_per_person)
         # Reads the file that is replaced: it stays while it is mapped.
         self._vault.keep_dataset(dataset_id, statistics.collect(np.asarray(stored[rows]) for rows in pieces(records)))
-        self._vault.keep_persons(dataset_id, of_rows[records])
+        is_folded = upload.reading.person_ids != "as_written"
+        self._vault.keep_persons(dataset_id, of_rows[records], as_written[records] if is_folded else None)
         self._vault.keep_numbers(dataset_id, numbers[records])
         rounded = {column.name: column.rounded for column in read.columns}
         columns = statistics.columns(list(rounded), rounded)
@@ -210,7 +220,7 @@ class Datasets:
     ) -> dict[str, Any]:
         assert read.columns is not None
         assert read.reading is not None
-        _check_persons_alike(db, digest, upload.person, upload.reading.rows_per_person)
+        _check_persons_alike(db, digest, (upload.person, upload.reading.rows_per_person, read.reading.person_ids))
         details = store.register(
             db,
             overlaps=compared,
@@ -305,7 +315,7 @@ class Datasets:
             if row.erased_at is not None:
                 raise Erased("the dataset was erased: it stays in the archive")
             if not archived:
-                _check_persons_alike(db, row.sha256, row.person_column, row.rows_per_person)
+                _check_persons_alike(db, row.sha256, _persons_of(row))
 
         return self._housekeeping.archive(request, dataset_id, check, archived=archived)
 
@@ -403,23 +413,32 @@ def named(row: Any) -> str:
     return f'"{json.loads(row.spec)["name"]}" ({row.id})'
 
 
-def _check_persons_alike(db: Connection, digest: str, person: str | None, rows_per_person: int | None) -> None:
+def _persons_of(row: Any) -> tuple[str | None, int | None, wire.PersonIds | None]:
+    """The person column of a stored dataset, its number of rows per person, and how its ids are compared.
+
+    The last is None without a person column, and for a dataset that was deleted or erased, which does not say.
+    """
+    is_there = row.person_column is not None and row.deleted_at is None and row.erased_at is None
+    return row.person_column, row.rows_per_person, person_ids_of(row) if is_there else None
+
+
+def _check_persons_alike(
+    db: Connection, digest: str, persons: tuple[str | None, int | None, wire.PersonIds | None]
+) -> None:
     """Raise StateConflict if the file is registered with other persons, and was used or may be.
 
     One account counts by records and another by persons: what a person lost could not be added up.
     """
     for row in store.registrations(db, digest):
-        alike = (row.person_column, row.rows_per_person) == (person, rows_per_person)
-        if not alike and (row.archived_at is None or store.is_used(db, row.id)):
+        column, rows, ids = _persons_of(row)
+        is_alike = (column, rows, ids or persons[2]) == persons
+        if not is_alike and (row.archived_at is None or store.is_used(db, row.id)):
             raise StateConflict(
-                f'"{row.name}" ({row.id}) is a registration of this file with another person column or '
-                "rows_per_person, or without: what a person loses adds up over all of them, so they must agree. "
-                "Archive it, if no study, tuning or private bounds were ever made on it; else take its settings"
+                f'"{row.name}" ({row.id}) is a registration of this file with another person column, '
+                "rows_per_person or person_ids, or without: what a person loses adds up over all of them, so they must "
+                "agree. Archive it, if no study, tuning or private bounds were ever made on it; else take its settings"
             )
     account = ledger_lines.account_of_file(db, digest)
-    if (
-        person is None
-        and account is not None
-        and dataset_table.numbers_and_persons(dataset_table.units(db, account))[1]
-    ):
+    named = [] if account is None else dataset_table.numbers_and_persons(dataset_table.units(db, account))[1]
+    if persons[0] is None and named:
         raise StateConflict("persons of this file are withheld by name: register it with its person column")

@@ -124,12 +124,13 @@ class ParquetSource:
         return any(check(kind) for check in (*checks, types.is_null, types.is_integer))
 
     def names_persons(self, name: str) -> bool:
-        """Whether a column may name persons: of decimals 1.0 and 1.00 would be two."""
+        """Whether a column may name persons."""
         import pyarrow as pa
 
         kind = self._type(name)
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        checks = ("integer", "floating", "decimal", "string", "large_string")
+        return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
 
     def blocks(
         self,

@@ -1,44 +1,113 @@
 """Persons with several rows: keyed digests of a file's person column, and at most k rows of each person."""
 
 import hmac
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt.wire import PersonIds
 from curator_service.budget.people import DIGEST_BYTES
 from curator_service.privacy import entropy
+
+_PERSONS_SHOWN = 5
+_NUMBER = re.compile(r"[+-]?[0-9]{1,40}(?:[.,][0-9]{1,40})?(?:e[+-]?[0-9]{1,2})?")
+_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?P<mark>[., '])[0-9]{3}(?:(?P=mark)[0-9]{3})*")
+_SIGNS = re.compile("[^0-9a-z]+")
+_DIGITS_OR_LETTERS = re.compile("[0-9]+|[^0-9 ]+")
+
+
+def as_written(cell: str) -> str:
+    """An id as it is written, but for blanks around it and for how Unicode composes its letters (NFC)."""
+    return unicodedata.normalize("NFC", cell.strip())
+
+
+def folded_1(cell: str) -> str:
+    """What ids have in common that a clerk would read as one. It never changes: another form would be folded_2.
+
+    A number is its exact value, whatever groups its digits: 1.017 is 1017, and 1.000 is 1. Of any other id letters and
+    numbers count: not case, zeros before a number, or the blanks, dashes and other signs between them.
+
+    >>> [folded_1(cell) for cell in ("1017", "1017.0", " 01017", "1.017e+03", "1,017", "1017.5")]
+    ['1017', '1017', '1017', '1017', '1017', '1017.5']
+    >>> [folded_1(cell) for cell in ("P-0412", "p 412", "P0412", "P-04-12", "§")]
+    ['p-412', 'p-412', 'p-412', 'p-4-12', '§']
+    """
+    if cell.isascii() and cell.isdecimal() and cell[0] != "0":
+        return cell
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", cell).casefold()).strip()
+    is_grouped = _GROUPED.fullmatch(text) and not (text.endswith(".000") and text.count(".") == 1)
+    number = re.sub("[., ']", "", text) if is_grouped else text
+    if _NUMBER.fullmatch(number):
+        digits = format(Decimal(number.replace(",", ".")), "f")
+        return digits.rstrip("0").rstrip(".") if "." in digits else digits
+    plain = _SIGNS.sub(" ", text) if text.isascii() else "".join(map(_letter, text))
+    parts = _DIGITS_OR_LETTERS.findall(plain)
+    return "-".join(part.lstrip("0") or "0" if part.isdecimal() else part for part in parts) or text
+
+
+def _letter(sign: str) -> str:
+    """A letter, a mark on one, or a digit; a blank for any other sign."""
+    if sign.isdecimal():
+        return str(unicodedata.digit(sign))
+    return sign if unicodedata.category(sign)[0] in "LMN" else " "
 
 
 class PersonColumn:
     """The column of a file that names the person behind each row. Digests alone are collected, never a name.
 
-    A digest is the first 16 bytes of HMAC-SHA256 of the cell's text under ``key``, so that nobody without the key can
-    find a name by trying. Blanks around a name do not count, nor does how Unicode composes its letters (NFC).
+    A digest is the first 16 bytes of HMAC-SHA256 of the cell's folded form under ``key``, so that nobody without the
+    key can find a name by trying. Beside it is the digest of the cell as it is written, by which datasets of earlier
+    versions know their persons. ``ids`` as_written: both are that one.
     """
 
-    def __init__(self, name: str, key: bytes) -> None:
-        self.name = name
-        self._key = key
+    def __init__(self, name: str, key: bytes, ids: PersonIds = "folded_1") -> None:
+        self.name, self._key = name, key
+        self._fold = folded_1 if ids == "folded_1" else as_written
         self._digests = bytearray()
 
     def add(self, cells: Iterable[str]) -> None:
         """Collect the digests of the next rows."""
         for cell in cells:
-            canonical = unicodedata.normalize("NFC", cell.strip()).encode()
-            self._digests += hmac.digest(self._key, canonical, "sha256")[:DIGEST_BYTES]
+            folded, written = self._fold(cell), as_written(cell)
+            digest = self._digest(folded)
+            self._digests += digest + (digest if folded == written else self._digest(written))
+
+    def _digest(self, text: str) -> bytes:
+        return hmac.digest(self._key, text.encode(), "sha256")[:DIGEST_BYTES]
 
     def taken(self) -> bytes:
-        """The digests since the last call, in the order of the file."""
+        """Both digests of each row since the last call, in the order of the file."""
         taken, self._digests = bytes(self._digests), bytearray()
         return taken
 
     @property
     def digests(self) -> NDArray[np.uint8]:
         """The digests since then (n, 16), in the order of the file."""
-        return np.frombuffer(bytes(self._digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        return two_digests(np.frombuffer(bytes(self._digests), dtype=np.uint8))[0]
+
+
+def two_digests(taken: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The digest of each row's person (n, 16), and that of the id as it is written (n, 16)."""
+    both = taken.view(np.uint8).reshape(-1, 2 * DIGEST_BYTES)
+    return both[:, :DIGEST_BYTES], both[:, DIGEST_BYTES:]
+
+
+def spelled_apart(taken: NDArray[Any]) -> list[tuple[int, int]]:
+    """The first rows, from 0, of up to five persons whose id is written in two ways."""
+    digests = two_digests(taken)
+    if np.array_equal(*digests):
+        return []
+    folded, written = map(numbers_of, digests)
+    _, first = np.unique(folded, return_index=True)
+    others = np.flatnonzero(written != written[first[folded]])
+    _, of_person = np.unique(folded[others], return_index=True)
+    return sorted((int(first[folded[row]]), int(row)) for row in others[of_person])[:_PERSONS_SHOWN]
 
 
 def numbers_of(digests: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -108,7 +108,7 @@ def read_table(
     with open_source(file, limits, choice, parquet=parquet) as source:
         selection = choose(source.names, choice, limits)
         if persons is not None and not source.names_persons(persons.name):
-            raise refuse(f"the person column's type is {source.kind(persons.name)}: it must be text or whole numbers")
+            raise refuse(f"the person column's type is {source.kind(persons.name)}: it must be text or numbers")
         numbers = [choice.column for choice in selection.choices if choice.kind == "number"]
         reading = FileReading(
             separator=source.separator,
@@ -116,6 +116,7 @@ def read_table(
             encoding=source.encoding,
             missing_values=choice.missing_values,
             columns=selection.choices,
+            person_ids=None if persons is None else choice.person_ids or "folded_1",
         )
         table = Table(selection.stored, selection.dropped, reading, source)
         table.blocks = _blocks(source, selection.choices, table, persons)
@@ -200,7 +201,7 @@ def _blocks(
         values, is_kept = _encoded(block, encoded, markers, decimal, findings, table.rounded)
         labels = [_labels(block, i, choices[i].column, findings) for i in range(len(encoded), len(choices))]
         if persons is not None:
-            _add_persons(persons, block, is_kept, findings)
+            _add_persons(persons, block, is_kept, markers_in(table.reading, None), findings)
         if not findings.total:  # after a fault, read on to list the other ones
             table.keep(block.rows, is_kept, labels)
             if is_kept.any():
@@ -246,12 +247,14 @@ def _encoded(
     return np.concatenate(columns, axis=1), is_kept
 
 
-def _add_persons(persons: PersonColumn, block: RawBlock, is_kept: NDArray[np.bool_], findings: Findings) -> None:
+def _add_persons(
+    persons: PersonColumn, block: RawBlock, is_kept: NDArray[np.bool_], markers: frozenset[str], findings: Findings
+) -> None:
     cells = block.columns[-1]
     assert isinstance(cells, list)
     of_kept = [cells[index] for index in np.flatnonzero(is_kept).tolist()]
     for index, cell in zip(np.flatnonzero(is_kept).tolist(), of_kept, strict=True):
-        if not cell.strip():
+        if rules.is_missing(cell) or cell.strip() in markers:
             findings.add(_NO_PERSON, **block.at(index), column=persons.name)
     if not findings.total:
         persons.add(of_kept)

@@ -20,6 +20,12 @@ def reading_of(dataset: Any) -> wire.FileReading | None:
     return None if dataset.reading is None else wire.FileReading.model_validate_json(dataset.reading)
 
 
+def person_ids_of(row: Any) -> wire.PersonIds:
+    """How ids of persons of a stored dataset are compared; earlier versions took them as they were written."""
+    reading = reading_of(row)
+    return (reading.person_ids if reading is not None else None) or "as_written"
+
+
 def file_row(reading: wire.FileReading | None, record: int) -> int | None:
     """The row of a record as a spreadsheet counts it, by its number in the file, from 1; None if nobody knows.
 

@@ -104,9 +104,7 @@ class SamePeople:
         persons = withheld.numbers_and_persons(withheld.of_persons(db))[1]
         if dataset.person_column is None or not persons:
             return set()
-        pair = self._people.digests(dataset, dataset)
-        there = {digest.tobytes() for digest in np.unique(pair[0])} if pair is not None else set()
-        return set(map(withheld.person_unit, persons & there))
+        return set(map(withheld.person_unit, self._people.named(dataset, persons)))
 
     def _overlap(self, dataset: Any, other: Any) -> Overlap | None:
         """How many units of a dataset are in another one too; None if none is, or nothing can be compared."""
@@ -130,9 +128,12 @@ class SamePeople:
             return []
         named: list[str] = []
         if dataset.person_column is not None and other.person_column is not None:
-            there, persons = {digest.tobytes() for digest in np.unique(pair[1])}, withheld.numbers_and_persons(units)[1]
-            named = sorted(map(withheld.person_unit, persons & there))
+            persons = withheld.numbers_and_persons(units)[1]
             units = units - set(map(withheld.person_unit, persons))
+            if (spellings := self._vault.spellings(dataset.id)) is not None:
+                of_persons = [digest.tobytes() in persons for digest in self._vault.persons(dataset.id)]
+                persons |= {digest.tobytes() for digest in spellings[of_persons]}
+            named = sorted(map(withheld.person_unit, self._people.named(other, persons)))
         matched = np.isin(pair[1], pair[0][of_units(self._vault, dataset, units)])
         records = file_numbers(self._vault, other)[matched]
         return named + [withheld.record_unit(int(number)) for number in records]

@@ -18,9 +18,8 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import DatasetInvalid, Erased, NotFound, StateConflict
 from curator_service import store
-from curator_service.budget.people import DIGEST_BYTES
 from curator_service.datasets.findings import Limits
-from curator_service.datasets.persons import numbers_of
+from curator_service.datasets.persons import numbers_of, two_digests
 from curator_service.datasets.proposals import proposed
 from curator_service.datasets.readings import Reading
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
@@ -145,7 +144,11 @@ class Uploads:
         """The same with what a registration would store: the file is read as for one, and nothing is written."""
         if view.reading is None:
             return view
-        with TemporaryFile(dir=self._scratch) as digests, Path(os.devnull).open("wb") as nowhere:
+        with (
+            TemporaryFile(dir=self._scratch) as digests,
+            TemporaryFile(dir=self._scratch) as numbers,
+            Path(os.devnull).open("wb") as nowhere,
+        ):
             job = Job(
                 file=reading.descriptor(content),
                 limits=self._limits,
@@ -153,14 +156,15 @@ class Uploads:
                 reading=view.reading,
                 key=os.urandom(32).hex(),  # these digests are counted, and compared with no others
                 values=nowhere.fileno(),
-                numbers=nowhere.fileno(),
+                numbers=numbers.fileno(),
                 digests=digests.fileno(),
                 labels=nowhere.fileno(),
             )
             seen, kept = reading.read(job, content), None
             if view.reading.rows_per_person is not None:
+                reading.check_ids(job, content, digests, numbers)
                 digests.seek(0)
-                persons = numbers_of(np.fromfile(digests, dtype=np.uint8).reshape(-1, DIGEST_BYTES))
+                persons = numbers_of(two_digests(np.fromfile(digests, dtype=np.uint8))[0])
                 kept = int(np.minimum(np.bincount(persons), view.reading.rows_per_person).sum())
         assert seen.columns is not None
         rows = seen.rows if kept is None else kept

@@ -24,10 +24,10 @@ from blindopt.wire import (
     Separator,
     SurveyedColumn,
 )
-from curator_service.datasets.findings import Limits, refuse
+from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.reading import read_table
+from curator_service.datasets.reading import open_source, read_table
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.survey import Surveyed, survey
 from service_kit import runner
@@ -55,6 +55,8 @@ class Job(runner.Message):
     numbers: int | None = None
     digests: int | None = None
     labels: int | None = None
+    rows: list[int] = []
+    """Rows of the file, from 1, whose ids of persons are sent back; nothing else is done."""
 
 
 class Reply(runner.Reply):
@@ -72,6 +74,7 @@ class Reply(runner.Reply):
     dropped: list[str] = []
     reading: FileReading | None = None
     left_out: int = 0
+    ids: list[str] = []
     errors: list[dict[str, object]] = []
     errors_total: int = 0
     errno: int | None = None
@@ -81,6 +84,8 @@ class Reply(runner.Reply):
 def read(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     """Do a job on an open file. A refused file is a reply, with all that is to be shown."""
     try:
+        if job.rows:
+            return Reply(ids=_ids(job, file))
         if job.values is not None:
             return _written(job, file, sender)
         seen, samples = _surveyed(job, file, sender)
@@ -109,6 +114,18 @@ def _surveyed(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> tuple[S
     return seen, words_beyond_utf8(file) if seen.encoding == "windows-1252" else []
 
 
+def _ids(job: Job, file: BinaryIO) -> list[str]:
+    """The ids of persons in the rows of a job."""
+    assert job.reading.person is not None
+    name, ids = job.reading.person.strip(), dict.fromkeys(job.rows, "")
+    with open_source(file, job.limits, job.reading, parquet=job.parquet) as source:
+        for block in source.blocks([name], Findings(), [name]):
+            cells = block.columns[0]
+            assert isinstance(cells, list)
+            ids |= {row: cells[row - block.rows[0]] for row in job.rows if row in block.rows}
+    return [ids[row] for row in job.rows]
+
+
 def _refused(error: DatasetInvalid) -> Reply:
     return Reply(problem=str(error), errors=error.errors, errors_total=error.total)
 
@@ -116,7 +133,7 @@ def _refused(error: DatasetInvalid) -> Reply:
 def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
     persons = None
     if job.reading.person is not None and job.key is not None:
-        persons = PersonColumn(job.reading.person.strip(), bytes.fromhex(job.key))
+        persons = PersonColumn(job.reading.person.strip(), bytes.fromhex(job.key), job.reading.person_ids or "folded_1")
     statistics = Statistics()
     with (
         _sink(job.values) as values,

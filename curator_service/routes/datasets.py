@@ -23,7 +23,7 @@ from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
 _SOURCES = ("file", "import_name", "upload")
-FIELDS = ("name", "public", *(wire.ReadingChoice.model_fields.keys() - {"person_ids"}), *_SOURCES)
+FIELDS = ("name", "public", *wire.ReadingChoice.model_fields, *_SOURCES)
 
 
 async def check_fields(request: Request) -> None:
@@ -66,7 +66,7 @@ async def register_dataset(
         wire.Name | None,
         Form(
             description=(
-                "Column that says whose each row is: text or whole numbers. Only a keyed digest is stored. With it, "
+                "Column that says whose each row is: text or numbers. Only a keyed digest is stored. With it, "
                 "every guarantee of the dataset's studies is for a person. Default: each row is a person of its own."
             )
         ),
@@ -77,6 +77,13 @@ async def register_dataset(
             ge=1,
             le=wire.ROWS_PER_PERSON_MAX,
             description="With person: so many rows of one person are kept, chosen at random; a public number.",
+        ),
+    ] = None,
+    person_ids: Annotated[
+        wire.PersonIds | None,
+        Form(
+            description="With person: folded_1 takes ids for one person that differ only in how they are written, as "
+            "1017 and 1017.0; as_written takes these for two persons. Default: folded_1, and asked where ids differ so."
         ),
     ] = None,
     separator: Annotated[
@@ -113,6 +120,8 @@ async def register_dataset(
     if (person is None) != (rows_per_person is None):
         missing = "rows_per_person" if rows_per_person is None else "person"
         raise Invalid.at(missing, "is missing: send both person and rows_per_person, or neither")
+    if person is None and person_ids is not None:
+        raise Invalid.at("person", "is missing: person_ids is about its column")
     if sum(source is not None for source in (file, import_name, upload)) != 1:
         raise Invalid.at("file", f"must be there, or another of {', '.join(_SOURCES)}, and one alone")
     reading = wire.ReadingChoice(
@@ -123,6 +132,7 @@ async def register_dataset(
         columns=_list(list[wire.ChosenColumn], "columns", columns, '["age", "stay"]'),
         person=person,
         rows_per_person=rows_per_person,
+        person_ids=person_ids,
     )
     request = Upload(name, public, "", reading)
     if upload is not None:

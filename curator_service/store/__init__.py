@@ -269,6 +269,7 @@ def file_names(db: Connection) -> list[str]:
     names = [*sorted(with_files(db)), *(f"{name}.order" for name in _released(db))]
     for row in db.execute(select(datasets).where(_HAS_FILES)):
         names += [f"{row.id}.persons"] * (row.person_column is not None) + [f"{row.id}.numbers"] * is_renumbered(row)
+        names += [f"{row.id}.spellings"] * ('"person_ids":"folded' in (row.reading or ""))
     return [f"{name}.npy" for name in names]
 
 

@@ -12,7 +12,7 @@ from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.record_texts import file_row, reading_of
+from curator_service.datasets.record_texts import file_row, person_ids_of, reading_of
 from curator_service.datasets.records import file_numbers, of_units, withheld_records
 from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.queries.inbox.inbox import Inbox
@@ -139,7 +139,8 @@ class Withholding:
         if dataset.person_column is None:
             message = "the dataset was registered without a person column: withhold records by their numbers"
             raise Invalid.at("person", message)
-        column = PersonColumn(dataset.person_column, self._context.seal.key_for("persons"))
+        key = self._context.seal.key_for("persons")
+        column = PersonColumn(dataset.person_column, key, person_ids_of(dataset))
         column.add([body.person])
         if not (self._vault.persons(dataset.id) == column.digests[0]).all(axis=1).any():
             message = "no record of the dataset is this person's: write the name as in the file's person column"

@@ -234,6 +234,9 @@ class FieldProblem(Reply):
         None, description="Number of faults of this kind in the column, of which this is the first; null: one."
     )
     cell: str | None = Field(None, repr=False, description="The cell of a file, up to 100 characters.")
+    spellings: list[list[str]] | None = Field(
+        None, repr=False, description="To ask whether ids are one person's: up to five, each in two spellings."
+    )
     readings: list[CellReading] | None = Field(
         None,
         repr=False,

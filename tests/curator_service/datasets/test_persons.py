@@ -55,7 +55,10 @@ def test_digests_need_the_key():
     for persons in (first, second):
         persons.add(["7", "07", "e\u0301", "\u00e9"])
     assert not np.array_equal(first.digests, second.digests)
-    assert len(set(numbers_of(first.digests).tolist())) == 3  # 7 and 07 are two persons; both ways to write é are one
+    assert numbers_of(first.digests).tolist() in (
+        [0, 0, 1, 1],
+        [1, 1, 0, 0],
+    )  # 07 is 7, and both ways to write é are one
 
 
 def test_numbers_and_texts_of_parquet_name_the_same_persons_as_csv():
@@ -86,9 +89,10 @@ def test_a_person_column_that_cannot_be_is_refused():
         csv_of("who,a\nx,1\n", columns=["who", "a"])
 
 
-def test_real_numbers_name_no_persons():
-    with pytest.raises(DatasetInvalid, match="text or whole numbers"):
-        parquet_of({"who": [1.0, 2.0], "a": [1.0, 2.0]})
+def test_flags_and_times_name_no_persons():
+    for who in ([True, False], pa.array([1, 2], pa.timestamp("us"))):
+        with pytest.raises(DatasetInvalid, match="text or numbers"):
+            parquet_of({"who": who, "a": [1.0, 2.0]})
 
 
 def test_at_most_k_rows_of_each_person_are_kept_in_the_order_of_the_file():

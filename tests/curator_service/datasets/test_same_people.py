@@ -185,6 +185,7 @@ def test_equal_values_in_some_columns_alone_are_chance(tmp_path):
 def test_the_controls_without_the_comparison_or_its_key_nothing_is_found_or_a_name_is_guessed(may, monkeypatch):
     june = FORMS["a person more"]
     monkeypatch.setattr(people.People, "digests", lambda self, dataset, other: None)
+    monkeypatch.setattr(people.People, "named", lambda self, dataset, persons: set())
     withhold_first(may, may.dataset)
     reply = register(may, june)
     assert (reply["overlaps"], withheld(may, reply["id"])) == ([], [])

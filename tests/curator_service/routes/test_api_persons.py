@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.errors import Remote
+from blindopt.errors import Invalid, Remote
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.store import file_names
@@ -149,7 +149,8 @@ def test_a_study_takes_its_datasets_rows_per_person(owner, registered, small, da
 def test_registrations_of_one_file_agree_about_persons(owner, small, curator):
     file = with_persons(small, "_c")
     columns = list(small.names)
-    assert refusal(owner, "c", file, person="who_c").remote_status == 422
+    with pytest.raises(Invalid, match="belong together"):
+        owner.register("c", file, person="who_c")
     unused = owner.register("c", file, columns=columns)
     refused = refusal(owner, "c", file, person="who_c", rows_per_person=2)
     assert refused.remote_code == "state_conflict"
