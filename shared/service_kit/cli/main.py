@@ -3,10 +3,12 @@
 A command imports what only it needs, such as the web server, when it runs, so that `token create` is fast.
 """
 
+import ctypes
 import errno
 import gc
 import inspect
 import os
+import resource
 import shlex
 import signal
 import socket
@@ -37,6 +39,8 @@ from service_kit.store import users as stored_users
 from service_kit.store.base import utc_now
 from service_kit.store.folder_lock import only_process
 from service_kit.store.tokens import is_live
+
+_PR_SET_DUMPABLE = 4
 
 
 def build(program: Program[S]) -> typer.Typer:
@@ -120,6 +124,7 @@ def build(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator serve --port 8410 --data-dir data
         """
+        _dump_no_core()
         gc.disable()  # what is imported and built now stays, too
         from service_kit.listener.server import server
 
@@ -189,6 +194,13 @@ def finish(cli: typer.Typer, service: str) -> None:
     for group in cli.registered_groups:
         if group.typer_instance is not None:
             finish(group.typer_instance, service)
+
+
+def _dump_no_core() -> None:
+    """Let no crash write the memory of this process, which has the keys, to a file, nor its user's programs read it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # a handler of core dumps takes no notice of the limit
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _application(program: Program[S], settings: S) -> Any:

@@ -1,6 +1,10 @@
 """What `serve` says to a person at a terminal, and its options."""
 
 import os
+import resource
+import signal
+import subprocess
+import sys
 from contextlib import suppress
 
 import httpx
@@ -87,3 +91,51 @@ def test_the_address_to_hand_over(chosen, address, console):
 def test_a_public_url_that_is_no_address_is_refused(url):
     with pytest.raises(ValueError, match="public_url"):
         Settings(public_url=url)
+
+
+def _dumps_core_when_aborted(command, folder, environment, is_up):
+    """Whether the system wrote the memory of a process that may leave a core and was aborted."""
+
+    def allow_core():
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    folder.mkdir()
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=allow_core,
+    )
+    is_up(process)
+    process.send_signal(signal.SIGABRT)
+    _, status = os.waitpid(process.pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGABRT
+    return os.WCOREDUMP(status), [path.name for path in folder.iterdir()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cores of Linux")
+def test_a_service_that_is_aborted_leaves_no_core(make_service, tmp_path, until):
+    """Neither as a file nor for a program that takes cores. The control: any other process here leaves one."""
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
+        pytest.skip("no process may leave a core here")
+    service = make_service("curator", tmp_path)
+    other = [sys.executable, "-c", "import os, signal; open('up', 'w').close(); signal.pause()"]
+    has_dumped, _ = _dumps_core_when_aborted(
+        other, tmp_path / "other", service.environment, lambda _: until((tmp_path / "other" / "up").exists)
+    )
+    if not has_dumped:
+        pytest.skip("the system writes no cores")
+    service.folder.mkdir()
+    environment = {
+        **service.environment,
+        "PYTHONPATH": os.pathsep.join((str(processes.ROOT), str(processes.ROOT / "shared"))),
+    }
+
+    def is_up(process):
+        service.process = process
+        service.await_ready()
+
+    serve = [sys.executable, "-m", "curator_service", "serve"]
+    assert _dumps_core_when_aborted(serve, tmp_path / "served", environment, is_up) == (False, [])

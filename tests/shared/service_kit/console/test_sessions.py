@@ -1,7 +1,7 @@
 """Who is let in at a console, for how long, and what a form must show."""
 
 import asyncio
-import time
+import threading
 from datetime import timedelta
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.low_level import Type
 from sqlalchemy import text
 
-from blindopt.errors import Invalid, Unauthenticated
+from blindopt.errors import Invalid, RateLimited, Unauthenticated
 from service_kit.console.sessions import Sessions
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
@@ -203,20 +203,54 @@ def test_a_wrong_name_and_a_wrong_password_get_the_same_reply_for_the_same_work(
     assert [stored[:10] for _, stored, _ in checks] == ["$argon2id$", "$argon2id$"]
 
 
+def _own_clock(app):
+    """The seconds by which logins are throttled."""
+    now, sessions = [0.0], app.state.console._sessions
+    for rate in (sessions._name_rate, sessions._address_rate):
+        rate._clock = lambda: now[0]
+    return now
+
+
 def test_tries_are_throttled_by_name_and_by_address(app):
-    near, other = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2")
-    begun = time.monotonic()
+    near, other, now = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2"), _own_clock(app)
     assert [near.login("ann", "guess").status_code for _ in range(11)] == [401] * 10 + [429]
     refused = other.login("ann", sample_service.PASSWORD)  # from anywhere
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 0
     assert other.login("moe", "guess").status_code == 401
-    codes = [near.login(f"name {n}", "guess").status_code for n in range(40)]
-    assert codes[:19] == [401] * 19  # 30 at once in all, 11 are gone
-    again = 1 + int((time.monotonic() - begun) / 2)  # one more in two seconds
-    assert codes.count(401) <= 19 + again
-    assert 429 in codes or again > 20
+    codes = [near.login(f"name {n}", "guess").status_code for n in range(30)]
+    assert codes == [401] * 19 + [429] * 11  # 30 at once, of which 11 were ann's
     assert other.login("moe", "guess").status_code == 401
+    now[0] += 5.9  # one more for an address in two seconds, and for a name in six
+    assert [near.login(f"other {n}", "guess").status_code for n in range(3)] == [401, 401, 429]
+    assert other.login("ann", sample_service.PASSWORD).status_code == 429
+    now[0] += 0.2
+    assert other.login("ann", sample_service.PASSWORD).status_code == 303
+
+
+def test_an_attempt_is_counted_before_its_password_is_hashed(app, monkeypatch):
+    """Otherwise as many as arrive together would be tried."""
+    _own_clock(app)
+    may_go_on, matches = threading.Event(), passwords.matches
+
+    def waits(*of_password):
+        assert may_go_on.wait(240)
+        return matches(*of_password)
+
+    monkeypatch.setattr(passwords, "matches", waits)
+
+    async def play():
+        tries = [
+            asyncio.create_task(app.state.console._sessions.open("ann", "guess", f"10.0.0.{n}")) for n in range(12)
+        ]
+        try:
+            while sum(each.done() for each in tries) < 2:
+                await asyncio.sleep(0)
+        finally:
+            may_go_on.set()
+        return [type(error) for error in await asyncio.gather(*tries, return_exceptions=True)]
+
+    assert asyncio.run(play()) == [Unauthenticated] * 10 + [RateLimited] * 2
 
 
 def test_throttled_logins_are_logged_once_and_failed_ones_are_counted(tmp_path, clock, caplog):
