@@ -15,7 +15,15 @@ from typing import Any, Protocol, TypeVar
 
 from blindopt import wire
 from blindopt.audit import merkle_log
-from blindopt.audit.checkpoints import Checkpoint, Countersignature, ForgedChange, Receipt, Signer, Verifier
+from blindopt.audit.checkpoints import (
+    Checkpoint,
+    Countersignature,
+    ForgedChange,
+    Receipt,
+    Signer,
+    Verifier,
+    parse_unverified,
+)
 from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head
 from blindopt.audit.verification import signer_of
 from blindopt.client.study_client import StudyClient
@@ -179,17 +187,30 @@ class Witness:
         if any(row is not None and row.body != body for row in (earlier, copy.row(Entry, grant, seq))):
             raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
         if earlier is None:
-            self._check_receipt(copy, grant, seq, note, vkey)
+            self._check_receipt(copy, grant, Receipt(seq, body, note), vkey)
             copy.add(grant, Receipt(seq, body, note))
             self._advance(copy, grant, vkey)
 
-    def _check_receipt(self, copy: Copy, grant: str, seq: int, note: str, vkey: str | None) -> None:
-        """Check a receipt against the curator's key, and against the copy as far as that reaches."""
-        size = copy.size(grant)
-        if vkey is None or seq == size:  # no key before the first reply; at the end of the copy ``_advance`` checks it
+    def _check_receipt(self, copy: Copy, grant: str, receipt: Receipt, vkey: str | None) -> None:
+        """Check a receipt against the curator's key, and against the copy as far as that reaches.
+
+        Before the first reply that is no refusal nobody knows the key: then against the receipts before it.
+        """
+        size, seq = copy.size(grant), receipt.seq
+        if vkey is None:
+            rows = [copy.row(Receipt, grant, number) for number in range(seq)]
+            head, peaks = parse_unverified(receipt.note).head, b""
+            for number, row in enumerate([*rows, receipt]):
+                if row is None:  # a reply was lost
+                    return
+                peaks = merkle_log.grow(peaks, number, merkle_log.leaf_hash(row.body))
+            root: str | None = merkle_log.root(peaks).hex()
+        elif seq == size:  # ``_advance`` checks it
             return
-        head = _checkpoint(note, vkey, grant).head
-        if seq < size and head.root != copy.root_at(grant, seq + 1):
+        else:
+            head = _checkpoint(receipt.note, vkey, grant).head
+            root = copy.root_at(grant, seq + 1) if seq < size else head.root
+        if head.root != root:
             raise ProtocolViolated(f"the curator's receipt at place {seq} shows another history")
 
     def _advance(self, copy: Copy, grant: str, vkey: str | None) -> None:

@@ -16,7 +16,7 @@ from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.audit.verification import Verification
 from blindopt.client.log_copy import StudyLog
 from blindopt.client.witness import Witness as LibraryWitness
-from blindopt.errors import LogBroken, Unreachable
+from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
@@ -229,6 +229,19 @@ def test_where_all_requests_of_a_grant_were_refused_each_pending_one_has_a_valid
     change(modeler, statement.format(grant=grant.grant, forged=grant.note(1), **notes))
     with pytest.raises(LogBroken, match=what):
         modeler.verify()
+
+
+def test_a_curator_that_nobody_knows_yet_cannot_make_the_log_unsound(curators, modeler):
+    """Its receipt of another history is a violation of the protocol, and is not recorded."""
+    grant, rng = curators[3], random.Random(5)
+    witness = modeler.witness_of(NOBODYS)
+    an_exchange(rng, grant, NOBODYS, witness)
+    body = grant.add_exchange(study_id=NOBODYS, status=404)
+    with pytest.raises(ProtocolViolated, match="another history"):
+        modeler.witness_of(NOBODYS).record(exchange_of(body), grant.note(2, bodies=[b"{}", body]))
+    assert modeler.verify().pending == 1
+    modeler.witness_of(NOBODYS).record(exchange_of(body), grant.note(2))  # the control: the right one
+    assert modeler.verify().pending == 2
 
 
 def test_a_refusal_with_the_signature_of_a_stranger_is_in_no_copy(curators, modeler):
