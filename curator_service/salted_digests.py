@@ -11,6 +11,8 @@ from blindopt.audit.merkle_log import sha256
 
 NUMBER_MAX = 24
 """Most characters of a double in JSON, such as -2.2250738585072014e-308."""
+DIGEST_BYTES = 16
+"""Of the keyed digest of a person or a record."""
 
 
 def salted_digest(text: str | None, salt: str) -> str | None:

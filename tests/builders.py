@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blindopt import wire
+from blindopt.client import Owner
 from tests.given_settings import GP_UCB
 
 IDENTITY = wire.IdentityRelease(mechanism="identity")
@@ -69,3 +70,9 @@ def a_study_of(
 def a_run(curator_url: str, study_id: str, token: str, **chosen: Any) -> wire.RunCreate:
     """A run of GP-UCB of which nothing is left to the defaults."""
     return wire.RunCreate(curator_url=curator_url, study_id=study_id, token=token, **GP_UCB | chosen)
+
+
+def keep_apart(owner: Owner, dataset: wire.DatasetView) -> None:
+    """Decide that the account of a dataset is not that of others with the same people: of other tests."""
+    if dataset.overlaps and any(o.decision == "undecided" for o in owner.dataset(dataset.id).view.overlaps):
+        owner.decide_overlap(dataset.id, separate="another test has these records")

@@ -34,7 +34,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.client import Client, Owner, StudyClient, Vendor, is_ready
 from tests import beside, postgres, processes, slow
-from tests.builders import IDENTITY, a_run, a_study_of
+from tests.builders import IDENTITY, a_run, a_study_of, keep_apart
 from tests.tcp_proxy import TcpProxy
 
 Client.patience_s = 0.0  # a test sees the first reply
@@ -424,6 +424,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
     ) -> Opened:
         of_column = {"noise_variance": noise_variance, "direction": more.pop("direction", "maximize")}
         more |= {"kernel": kernel, "name": "study"}
+        keep_apart(owner, dataset)
         draft = owner.create_study(a_study_of(small, dataset.id, release, of_column, **more))
         view = owner.release(draft.id)
         assert view.release_sha256 is not None

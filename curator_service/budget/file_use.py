@@ -407,21 +407,28 @@ class FileUses:
                 everyone += other.used
                 continue
             column, labels = compared[digest]
-            of_unit = np.full(1 + max(_largest(units) for _, units in compared.values()), -1, dtype=kind)
+            own_labels = compared[dataset.sha256][1]
+            of_label, is_in = (
+                np.zeros(1 + max(_largest(labels), _largest(own_labels)), dtype=kind),
+                np.isin(own_labels, labels),
+            )
             base = other.used.epsilon - _largest(other.totals[column])
-            np.maximum.at(of_unit, labels, other.totals[column].astype(kind) + base)
-            amounts = of_unit[compared[dataset.sha256][1]]
-            if dataset.person_column is None:
-                amounts[amounts < 0] = other.used.epsilon
-            matched.append((amounts, other.used.delta))
+            # Ids that are written in two ways may be one person's there; equal records are different persons'.
+            combine = np.maximum if column is None else np.add
+            combine.at(of_label, labels, other.totals[column].astype(kind) + base)
+            amounts = of_label[own_labels]
+            if column is None:
+                amounts[~is_in] = other.used.epsilon
+                is_in[:] = True
+            matched.append((amounts, is_in, other.used.delta))
         others = tuple(other for other in uses.values() if other is not use)
         if not matched:
             return replace(use, others=others, of_others=everyone)
         column = compared[dataset.sha256][0]
-        totals = use.totals[column].astype(kind) + sum(np.maximum(amounts, 0) for amounts, _ in matched)
+        totals = use.totals[column].astype(kind) + sum(amounts for amounts, _, _ in matched)
         deltas = [
-            sum((Cost(0, delta) for (_, delta), is_in in zip(matched, of_unit, strict=True) if is_in), Cost()).delta
-            for of_unit in np.unique(np.array([amounts >= 0 for amounts, _ in matched], dtype=bool), axis=1).T
+            sum((Cost(0, delta) for (_, _, delta), is_in in zip(matched, of_unit, strict=True) if is_in), Cost()).delta
+            for of_unit in np.unique(np.array([is_in for _, is_in, _ in matched]), axis=1).T
         ]
         of_others = everyone + Cost(0, max(deltas))
         return replace(use, others=others, of_others=of_others, totals=use.totals | {column: totals})

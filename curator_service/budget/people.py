@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator_service import store
+from curator_service.salted_digests import DIGEST_BYTES
 from curator_service.vault import Vault
 from service_kit.context.keys import Seal
 
-DIGEST_BYTES = 16
 _BLOCK = 16_384
 Digests = NDArray[np.void]
 Labels = list[NDArray[np.int64]]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.wire import PersonIds
-from curator_service.budget.people import DIGEST_BYTES
 from curator_service.privacy import entropy
+from curator_service.salted_digests import DIGEST_BYTES
 
 _PERSONS_SHOWN = 5
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(?:[.,][0-9]{1,40})?(?:e[+-]?[0-9]{1,2})?")

@@ -450,6 +450,18 @@ def test_files_that_an_earlier_version_registered_are_compared_at_the_start(may,
     assert may.release(may.draft(june)).json()["code"] == "overlap_undecided"
 
 
+def test_ids_that_one_file_folds_and_another_takes_as_written_are_one_person_s(tmp_path):
+    """Two persons of may are one in june, who has used what each of them did."""
+    rows = "a,b,y,person\n0,0,0,1017\n1,1,1,1017.0\n2,0,2,P-3\n"
+    file = FileOfRecords(tmp_path, csv=rows, fields={**WITH_PERSONS, "person_ids": "as_written"})
+    file.study()
+    june = june_of(file, rows.replace("0,0,0", "0,1,0") + "1,0,1,P-4\n", person_ids="folded_1")
+    assert file.decide(june, continues=[file.dataset]).status_code == 200
+    assert {share.epsilon: share.units for share in file.account(june).losses} == {"2": 1, "1": 1, "0": 1}
+    assert file.account().epsilon == "1"
+    file.close()
+
+
 @pytest.mark.parametrize("fault", ["others", "labels"])
 def test_the_controls_without_the_other_files_or_with_nobody_matched_the_recount_is_not_met(
     fault, tmp_path, monkeypatch

@@ -14,7 +14,7 @@ from blindopt.errors import Remote
 from curator_service.app import build
 from curator_service.releases.attacks.worker import PreviewResult, attempt
 from curator_service.settings import Settings
-from tests.builders import a_study, a_study_of
+from tests.builders import a_study, a_study_of, keep_apart
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.queries.inbox.measured_study import draft
 from tests.curator_service.replaced_steps import replace_preview
@@ -186,6 +186,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
 def private_draft(owner, small, releases, dataset):
     def make(public=False, answers=wire.NONE):
         kept = owner.register(f"private {secrets.token_hex(4)}", small.csv, public=public)
+        keep_apart(owner, kept)
         return owner.create_study(a_study_of(small, kept.id, releases["gaussian"], answers=answers))
 
     return make

@@ -129,7 +129,6 @@ def test_epsilon_is_a_persons(owner, small, open_study):
     assert (view.spec.rows_per_person, view.spec.person_column) == (KEPT, True)  # the curator wrote it
     assert "each person's features" in view.guarantee
     alone = owner.register("alone", small.csv)
-    owner.decide_overlap(alone.id, separate="a test")
     of_row = open_study(owner, alone, GAUSSIAN, answers=LAPLACE).view
     assert view.report.noise_sd == pytest.approx(np.sqrt(KEPT) * of_row.report.noise_sd, rel=1e-8)
     assert [f.sensitivity for f in view.report.features] == [f.sensitivity for f in of_row.report.features]
