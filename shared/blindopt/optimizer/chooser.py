@@ -25,7 +25,7 @@ from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
 from blindopt.optimizer.algorithms.gp.surrogate import Averaged
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
-from blindopt.optimizer.defaults import Study, exact_answers, group_answers, own_residual, plan_of_run
+from blindopt.optimizer.defaults import INITIAL_ROWS, Study, exact_answers, group_answers, own_residual, plan_of_run
 from blindopt.optimizer.run_warnings import Repeats, RunWarning, failure_warnings, model_warnings
 
 _BLOCK = 1 << 17  # numbers read at a time
@@ -172,7 +172,7 @@ class RowChooser:
                 capacity=outcomes_max,
                 horizon=spec.iterations,
                 answers=study.answers,
-                initial=len(observations) + len(self._initial),
+                initial=self._first_outcomes(len(observations)),
                 # Answers about a row add up only if there is more than one.
                 unit_is_row=study.privacy_unit == "row" and may_repeat,
                 noise=study.noise,
@@ -212,6 +212,17 @@ class RowChooser:
         spread = count - count // 2 if plan.initial_design == "mixed" else count
         rows = maximin(candidates, spread, seed, past, self._tick, scales=scales, keeps_away=True)
         return np.concatenate([rows, random_rows(self._n, count - spread, seed, np.union1d(past, rows))])
+
+    def _first_outcomes(self, past: int) -> int:
+        """How many outcomes belong to rows that the algorithm did not choose.
+
+        From version 3 on a rule counts past outcomes as initial ones up to the number that it would query itself: a
+        search that goes on from its history fits when it would have fitted.
+        """
+        initial = len(self._initial)
+        if self.plan.engine < 3 or isinstance(self.plan.algorithm, wire.FewArmsSpec):
+            return past + initial
+        return initial + min(past, max(INITIAL_ROWS - initial, 0))
 
     # --- choices ----------------------------------------------------------------------------------
 

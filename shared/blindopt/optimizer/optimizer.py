@@ -62,7 +62,8 @@ class Optimizer:
 
     ``observations`` are past outcomes, which use up no ``iterations``: (row, y), (row, y, variance), dicts or a frame
     of these fields, or the ``history`` of an optimizer. A candidate without y was declined. The first ``ask`` makes the
-    plan; each outcome that was told before it takes the place of an initial query.
+    plan; each outcome that was told before it takes the place of an initial query. From the history of a search that
+    was interrupted, "ei" goes on with the choices that it would have made.
 
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
     direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``. With

@@ -282,3 +282,23 @@ def test_what_cannot_be_an_outcome_is_refused():
         optimizer.tell(1, 1.0, variance=1.0, passport=wire.NoisePassport(measurement_variance=1.0))
     assert "60 x 2" in repr(optimizer)
     assert "Outcomes" in optimizer._repr_html_()
+
+
+@pytest.mark.parametrize("count", [2, 5, 9, 19, 27])
+def test_a_search_that_goes_on_from_its_history_asks_what_it_would_have_asked(count, monkeypatch):
+    """Between two fits, too. The control: fits that are counted from all past outcomes make other choices."""
+    rng = np.random.default_rng(7)
+    z = rng.uniform(size=(150, 3))
+    y = -((z - 0.4) ** 2).sum(axis=1) + 0.05 * rng.normal(size=150)
+
+    def search(observations=()):
+        optimizer, rows = bo.Optimizer(z, seed=2, iterations=30, observations=observations), []
+        while len(rows) < 32 - len(observations):
+            rows.append(optimizer.ask())
+            optimizer.tell(rows[-1], y[rows[-1]])
+        return rows, optimizer.history
+
+    rows, history = search()
+    assert search(history[:count])[0] == rows[count:]
+    monkeypatch.setattr(RowChooser, "_first_outcomes", lambda chooser, past: past + len(chooser._initial))
+    assert (search(history[:count])[0] == rows[count:]) == (count in (2, 5, 27))
