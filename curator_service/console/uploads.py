@@ -150,7 +150,8 @@ def _records(count: int) -> str:
 
 def in_words(fault: Any) -> str:
     """A fault of a column in one sentence."""
-    where = f" (first in row {fault.row + (fault.line is not None)} of the file)" if fault.row else ""
+    cell = f": {fault.cell}" if fault.cell else ""
+    where = f" (first in row {fault.row + (fault.line is not None)} of the file{cell})" if fault.row else ""
     return f"{fault.message}: {fault.count:,} cells{where}" if fault.count else f"{fault.message}{where}"
 
 

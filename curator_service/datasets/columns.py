@@ -1,6 +1,7 @@
 """Names of a file's columns, and which of them are read, and how."""
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from blindopt.wire import LABELS_MAX, ColumnChoice, ReadingChoice
 from curator_service.datasets.findings import Limits, refuse
 
 _NAME_MAX = 200
+_OF_INDEX = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__")
 Choices = Sequence[str | ColumnChoice]
 DETECTED = ReadingChoice()
 """Nothing is declared: all columns are read as numbers."""
@@ -36,6 +38,11 @@ def names_of(header: Sequence[str] | None, limits: Limits) -> list[str]:
         if number_of(name) is not None:
             raise refuse(f"the name of column {number} is a number: the first line must be a header", line=1)
     return names
+
+
+def unnamed(names: Sequence[str], header: Sequence[str]) -> list[str]:
+    """The columns without a name of somebody's: an index has none, or what a data frame calls it."""
+    return [name for name, cell in zip(names, header, strict=True) if not cell.strip() or _OF_INDEX.fullmatch(cell)]
 
 
 @dataclass(frozen=True, slots=True)

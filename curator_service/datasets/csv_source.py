@@ -18,7 +18,7 @@ from blindopt.arrays import Matrix
 from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSigns
 from blindopt.formats.tables import SEPARATORS, Malformed, Part, TextTable
 from blindopt.wire import DecimalSign, Encoding, ReadingChoice, Separator
-from curator_service.datasets.columns import names_of
+from curator_service.datasets.columns import names_of, unnamed
 from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
 
@@ -65,6 +65,8 @@ class CsvSource:
     limits: Limits
     names: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
+    skipped: int = 0
+    """Number of empty lines among the rows that were read last: each is a row without a value, and left out."""
 
     @property
     def separator(self) -> Separator:
@@ -94,9 +96,9 @@ class CsvSource:
             raise refuse("the file is empty: it needs a header line and one line per row")
         if first.text[0] in "\r\n":
             raise refuse("the first line is blank: it must be the header", line=1)
-        header = next(self.table.read(first.text, 1), None)
+        header = next(self.table.read(first.text, first.line), None)
         self.names = names_of(header, self.limits)
-        self.unnamed = [name for name, cell in zip(self.names, header or [], strict=True) if not cell.strip()]
+        self.unnamed = unnamed(self.names, header or [])
 
     def blocks(
         self,
@@ -107,8 +109,11 @@ class CsvSource:
     ) -> Iterator[RawBlock]:
         """Blocks of these columns. A row with another number of cells than the header is a finding, and left out.
 
+        An empty line is skipped.
+
         ``decimal``: columns may come as Numbers, written with this sign. Blank lines at the end are no rows.
         """
+        self.skipped = 0
         sign = decimal if set(requested) == set(self.names) and not as_text else None
         row, blank = 0, _Rows([], [])
         for part in self._bodies():
@@ -154,6 +159,8 @@ class CsvSource:
             for i, each in enumerate(cells):
                 if len(each) == width:
                     fitting.append(i)
+                elif not each:
+                    self.skipped += 1
                 else:
                     message = f"{len(each)} cells where the header has {width}"
                     findings.add(message + self._cut_by, row=numbers[i], line=lines[i])
@@ -229,7 +236,7 @@ class CsvSource:
             return
         header = re.search(r"\r\n|\r|\n", first.text)
         if header is not None and header.end() < len(first.text):
-            yield Part(first.text[header.end() :], 2)
+            yield Part(first.text[header.end() :], first.line + 1)
         for part in parts:
             if part.is_quoted:
                 yield from self._quoted(chain([part], parts), has_header=False)

@@ -139,7 +139,7 @@ class Datasets:
                     job = Job(
                         file=reading.descriptor(file),
                         limits=self._limits,
-                        parquet=is_parquet(upload.filename),
+                        parquet=is_parquet(upload.filename, file),
                         reading=upload.reading,
                         key=None if upload.person is None else self._context.seal.key_for("persons").hex(),
                         values=values.fileno(),

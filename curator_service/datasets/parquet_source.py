@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Vector
 from blindopt.formats.numbers import LARGEST_INTEGER
 from blindopt.wire import DecimalSign
-from curator_service.datasets.columns import names_of
+from curator_service.datasets.columns import names_of, unnamed
 from curator_service.datasets.findings import Findings, Limits, refuse, too_large
 from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
 
@@ -55,7 +55,6 @@ def parquet_source(file: BinaryIO, limits: Limits) -> Iterator["ParquetSource"]:
         names = names_of(header, limits)
         if opened.metadata.num_rows == 0:
             raise refuse("the file has columns but no rows")
-        unnamed = [name for name, own in zip(names, header, strict=True) if not own.strip()]
         limits = replace(limits, unpacked=max(limits.unpacked, _EXPANSION * file.seek(0, io.SEEK_END)))
         with _arrow_faults():
             # A file of a kilobyte may say of each of its rows that it holds the same long text.
@@ -69,7 +68,9 @@ def parquet_source(file: BinaryIO, limits: Limits) -> Iterator["ParquetSource"]:
         if max(sum(group.total_byte_size for group in groups), cells * _CELL_BYTES) > limits.unpacked:
             raise too_large(limits.unpacked)
         widest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-        yield ParquetSource(opened, schema, limits, names, unnamed, dict(zip(names, header, strict=True)), widest)
+        yield ParquetSource(
+            opened, schema, limits, names, unnamed(names, header), dict(zip(names, header, strict=True)), widest
+        )
     finally:
         pa.default_memory_pool().release_unused()
 
@@ -100,6 +101,7 @@ class ParquetSource:
     progress: float = 0.0
     """The share of the rows that was read."""
     separator: None = None
+    skipped: int = 0
     encoding: None = None
 
     def kind(self, name: str) -> str | None:

@@ -76,7 +76,7 @@ class Table:
     @property
     def left_out(self) -> int:
         """Number of rows so far that were left out, for a missing value."""
-        return self.rows - self.kept
+        return self.rows + self.source.skipped - self.kept
 
     def keep(self, rows: Sequence[int], is_kept: NDArray[np.bool_], labels: Sequence[Sequence[str]] = ()) -> None:
         """Count the rows of a block, by their numbers, and those of them that are kept (m,), with their ``labels``."""
@@ -239,12 +239,18 @@ def _encoded(
     for choice, gaps, column in zip(choices, markers, block.columns, strict=False):  # labels and persons come last
         encoded = encode(choice, _without(gaps, column), decimal)
         for index, fault in encoded.faults:
-            findings.add(fault, **block.at(index), column=choice.column)
+            findings.add(fault, **block.at(index), column=choice.column, **_quoted(column, index))
         if encoded.rounded:
             rounded[choice.column] = rounded.get(choice.column, 0) + encoded.rounded
         is_kept &= ~encoded.leave_out
         columns.append(encoded.values)
     return np.concatenate(columns, axis=1), is_kept
+
+
+def _quoted(column: RawColumn, index: int) -> dict[str, object]:
+    """The cell of a fault, for the owner; none if it is empty, or of a column of numbers."""
+    cell = "" if isinstance(column, Numbers) else column[index].strip()[: rules.LENGTH_MAX]
+    return {"cell": cell} if cell else {}
 
 
 def _add_persons(

@@ -90,7 +90,9 @@ class Readings:
         """Call ``work`` in a thread, when it is the file's turn; a small CSV file does not wait."""
         if _is_small(filename, file):
             return await run_in_threadpool(work, Reading(filename))
-        format_name, turns = ("Parquet", AT_ONCE) if is_parquet(filename) else ("CSV", 1)  # Parquet takes more memory
+        format_name, turns = (
+            ("Parquet", AT_ONCE) if is_parquet(filename, file) else ("CSV", 1)
+        )  # Parquet takes more memory
         # Of the file's name nothing is shown: it is its owner's alone.
         task = Task(self._kind, new_id("rdg"), name=f"a {format_name} file", turns=turns)
         self._kind.enter(task)
@@ -102,7 +104,7 @@ class Readings:
 
 
 def _is_small(filename: str, file: BinaryIO) -> bool:
-    if is_parquet(filename):
+    if is_parquet(filename, file):
         return False
     size = file.seek(0, os.SEEK_END)
     return not is_packed(file) and size <= SMALL_BYTES

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import BinaryIO
 from curator_service.datasets.findings import refuse, too_large
 
 _MAGIC = b"\x1f\x8b"
+_PARQUET = b"PAR1"
 _CHUNK = 1 << 20
 
 
@@ -47,9 +49,16 @@ def is_packed(file: BinaryIO) -> bool:
     return magic == _MAGIC
 
 
-def is_parquet(filename: str) -> bool:
-    """Whether a file's name says that it, or what is packed in it, is Parquet."""
-    return filename.lower().removesuffix(".gz").endswith(".parquet")
+def is_parquet(filename: str, file: BinaryIO) -> bool:
+    """Whether a file, which is at its beginning, or what is packed in it, begins as Parquet or has such a name."""
+    opened = gzip.GzipFile(fileobj=file, mode="rb") if is_packed(file) else file
+    try:
+        magic = opened.read(len(_PARQUET))
+    except (OSError, EOFError, zlib.error):  # a broken archive, which is refused when it is unpacked
+        magic = b""
+    file.seek(0, io.SEEK_END)  # nothing stays in its buffer, whose place another process may move
+    file.seek(0)
+    return magic == _PARQUET or filename.lower().removesuffix(".gz").endswith(".parquet")
 
 
 def digest_of(file: BinaryIO) -> str:

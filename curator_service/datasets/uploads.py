@@ -122,7 +122,7 @@ class Uploads:
         job = Job(
             file=reading.descriptor(content),
             limits=self._limits,
-            parquet=is_parquet(about["filename"]),
+            parquet=is_parquet(about["filename"], content),
             reading=of_cells.model_copy(update={"person_ids": None}),
         )
         seen = reading.read(job, content)
@@ -152,7 +152,7 @@ class Uploads:
             job = Job(
                 file=reading.descriptor(content),
                 limits=self._limits,
-                parquet=is_parquet(view.filename),
+                parquet=is_parquet(view.filename, content),
                 reading=view.reading,
                 key=os.urandom(32).hex(),  # these digests are counted, and compared with no others
                 values=nowhere.fileno(),

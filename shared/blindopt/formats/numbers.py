@@ -36,6 +36,8 @@ LARGEST_INTEGER = 2.0**53
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
 """Cells that count as missing, without blanks around them, in any case."""
 NOT_A_NUMBER = "not a number: correct it, leave the column out, or encode it"
+WITH_A_UNIT = "not a number: it has a sign or a unit. Write the number alone, or declare such cells missing"
+_WITH_A_UNIT = re.compile(r"(?=.*[^0-9.,+\-])[^\W\d]{0,4}[^\w.,]{0,3}[+-]?[0-9][0-9.,]*\s?[^\W\d]{0,10}[^\w.,:]{0,3}")
 NOT_FINITE = "not finite (infinity)"
 WITH_A_POINT = "not a number: it has a point, and other numbers of this file have a decimal comma"
 WITH_A_COMMA = "not a number: it has a comma. Write numbers with a point, or say that the decimal sign is a comma"
@@ -44,7 +46,7 @@ WHICH_SIGN = (
     "thousands. Say which sign is decimal"
 )
 MISSING_VALUE = "missing value: fill it, or leave the row or the column out"
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 _WITH_NUMBERS = {
     "d.m.y": re.compile(r"(?P<d>\d{1,2})\.(?P<m>\d{1,2})\.(?P<y>\d{4})", re.ASCII),
     "d/m/y": re.compile(r"(?P<d>\d{1,2})/(?P<m>\d{1,2})/(?P<y>\d{4})", re.ASCII),
@@ -183,7 +185,7 @@ def fault_of(cell: str, sign: DecimalSign = ".") -> str | None:
     if cell.strip().casefold() in ("-nan", "+nan"):
         return "not finite (NaN)"
     if number_of(cell, _OTHER[sign]) is None:
-        return NOT_A_NUMBER
+        return WITH_A_UNIT if _WITH_A_UNIT.fullmatch(cell.strip()) else NOT_A_NUMBER
     return WITH_A_COMMA if sign == "." else WITH_A_POINT
 
 

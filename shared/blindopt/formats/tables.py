@@ -24,6 +24,8 @@ _PART_BYTES = 1 << 17
 _LINE_BYTES_MAX = 1 << 20
 _BEYOND_ASCII = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _SAMPLES, _SAMPLE_MAX = 5, 40
+_SEPARATOR_LINE = re.compile(r'"?sep=(?P<sign>[^\r\n])"?[ ]*(?:\r\n|\r|\n|$)', re.IGNORECASE)
+"""A first line as Excel reads it, which is no header."""
 _BOM = b"\xef\xbb\xbf"
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
 """How a workbook of Excel or OpenDocument begins: a ZIP archive, or a compound file of before 2007."""
@@ -98,6 +100,15 @@ class TextTable:
             self.separator = self._separator_of(first)
         return first
 
+    def _name_separator(self, sign: str) -> None:
+        """Take the separator of a first line ``sep=;``, unless one was declared."""
+        if len(self.separators) > 1:
+            self.separators = [separator for separator in self.separators if separator == sign]
+        if not self.separators:
+            raise Malformed(
+                "the first line names a separator that is not known: use commas, semicolons, tabs or bars", 1
+            )
+
     def _separator_of(self, first: Part) -> Separator:
         """The one that cuts the first row into most cells and the second into as many, else the most frequent one."""
         cells: dict[Separator, int] = {}
@@ -153,8 +164,12 @@ class TextTable:
                 text = whole.removeprefix(_BOM if line == 1 else b"").decode(self.encoding)
                 if (at := whole.find(b"\x00")) >= 0:
                     raise Malformed("the file is not text: it holds a zero byte", line + _line_ends(whole[:at]))
+                named = _SEPARATOR_LINE.match(text) if line == 1 else None
+                if named is not None:
+                    self._name_separator(named["sign"])
+                    text = text[named.end() :]
                 if text:
-                    yield Part(text, line)
+                    yield Part(text, line + (named is not None))
                 line += _line_ends(whole)
             if not read:
                 return

@@ -38,7 +38,8 @@ class ColumnChoice(Request):
     kind: Literal["number", "one_hot", "codes", "date", "label"] = Field(
         "number",
         description="number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the "
-        "cell is this value, else 0. codes: the position of the cell in values, from 1. date: days since a date. "
+        "cell is this value, else 0; flags of Parquet are False and True. codes: the position of the cell in values, "
+        "from 1. date: days since a date. "
         "label: kept as written for the people or the system that measure and for the record's page, of up to 200 "
         "characters, stored encrypted; no feature and no outcome. At most 3 columns.",
     )

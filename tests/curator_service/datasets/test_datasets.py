@@ -221,7 +221,7 @@ def test_lines_are_counted_through_quoted_newlines(newline):
     """Rows 1 and 2 spread over three and two lines: row 3 stands on line 7."""
     lines = ["note,a", '"one', "two", 'three",1', '"one', 'two",2', "four,x", "five,4"]
     error = refusal(csv_of, newline.join(lines), ["a"])
-    assert only_fault(error) == {"row": 3, "line": 7, "column": "a"}
+    assert only_fault(error) == {"row": 3, "line": 7, "column": "a", "cell": "x"}
 
 
 def test_a_dropped_column_does_not_excuse_a_ragged_row():
@@ -231,7 +231,7 @@ def test_a_dropped_column_does_not_excuse_a_ragged_row():
 def test_faults_beyond_the_first_chunk_have_their_place():
     content = "a\n" + "1\n" * 10_500 + "x\n"
     error = refusal(csv_of, content, limits=Limits(rows=20_000, columns=2))
-    assert only_fault(error) == {"row": 10_501, "line": 10_502, "column": "a"}
+    assert only_fault(error) == {"row": 10_501, "line": 10_502, "column": "a", "cell": "x"}
 
 
 @pytest.mark.parametrize("faults", [2, 50, 51, 400])
@@ -239,7 +239,7 @@ def test_faults_of_one_kind_in_a_column_are_one_entry_with_their_number(faults):
     error = refusal(csv_of, "a,b,c\n" + "1,2,3\n" + "1,x,\n" * faults + "1,2,3\n" * 10)
     where = {"row": 2, "line": 3, "count": faults}
     assert [{k: v for k, v in e.items() if k != "message"} for e in error.errors] == [
-        where | {"column": "b"},
+        where | {"column": "b", "cell": "x"},
         where | {"column": "c"},
     ]
     assert error.extra()["errors_total"] == error.total == 2 * faults
@@ -249,7 +249,7 @@ def test_faults_of_one_kind_in_a_column_are_one_entry_with_their_number(faults):
 
 def test_the_message_is_the_first_fault_and_counts_the_others():
     """Found by hand: the summary said "leave them out", and the fault "write numbers with a point"."""
-    error = refusal(csv_of, 'a,b\n"1,234,",x\nw,y\n')
+    error = refusal(csv_of, 'a,b\n"1,2,3",x\nw,y\n')
     first = error.errors[0]["message"]
     assert (
         str(error)
@@ -378,7 +378,9 @@ LEAKS = {
 
 
 def everything_told(error: DatasetInvalid) -> str:
-    texts = [str(error), repr(error), repr(error.errors), repr(error.extra()), repr(error.args)]
+    """All but the cells, which a reply alone shows to whoever sent the file: a log has texts and tracebacks."""
+    faults = [{name: value for name, value in fault.items() if name != "cell"} for fault in error.errors]
+    texts = [str(error), repr(error), repr(faults), repr(error.extra() | {"errors": faults}), repr(error.args)]
     return "".join([*texts, *traceback.format_exception(error)])
 
 

@@ -125,7 +125,9 @@ def test_dates_are_days_since_a_public_date(text_format):
     assert table_of(f"d\n{good}\n", [choice])[1].tolist() == [[days]] == [[60.0]]
     for text in bad:
         error = refused(f"d\n{good}\n{text}\n", [choice])
-        assert error.errors == [{"message": "not a date of this format", "row": 2, "line": 3, "column": "d"}]
+        assert error.errors == [
+            {"message": "not a date of this format", "row": 2, "line": 3, "column": "d", "cell": text}
+        ]
 
 
 def test_a_time_of_day_is_a_fraction_and_a_zone_counts_in_utc():

@@ -10,13 +10,16 @@ import math
 import struct
 import tempfile
 import zipfile
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from blindopt.wire import ReadingChoice
+from blindopt.wire import ColumnChoice, ReadingChoice
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.worker import Job, Reply, read
 from service_kit import runner
@@ -50,6 +53,11 @@ TAKEN = {
     "mixed ends": (b"a,b\n1,2\r\n3,4\r5,6\n", [[1, 2], [3, 4], [5, 6]]),
     "no last newline": (b"a,b\n1,2", [[1, 2]]),
     "blank lines at the end": (b"a,b\n1,2\n\n\n\r\n", [[1, 2]]),
+    "blank lines within": (b"a,b\n1,2\n\n3,4\r\n\n\n5,6\n", [[1, 2], [3, 4], [5, 6]]),
+    "blank lines among quotes": (b'a,b\n"1",2\n\n3,4\n', [[1, 2], [3, 4]]),
+    "bars": (b"a|b\n1|2\n3|4\n", [[1, 2], [3, 4]]),
+    "a line that names the separator": (b"sep=;\r\na;b\r\n1,5;2\r\n", [[1.5, 2]]),
+    "such a line after a mark, in quotes": (b'\xef\xbb\xbf"SEP=|"\na|b\n1|"2"\n', [[1, 2]]),
     "quoted numbers": (b'"a","b"\n"1","2"\n', [[1, 2]]),
     "signs and zeros": (table(b"+1,007", b"-0.0,1."), [[1, 7], [-0.0, 1]]),
     "subnormal and large": (table(b"5e-324,1e308"), [[5e-324, 1e308]]),
@@ -83,7 +91,6 @@ AT_A_LINE = {
     "a row too long": (table(b"1,2", b"3,4,5"), ROW_2 | {"message": "3 cells where the header has 2"}),
     "a trailing comma": (table(b"1,2", b"3,4,"), ROW_2 | {"message": "3 cells where the header has 2"}),
     "a quote around both": (table(b"1,2", b'"3,4"'), ROW_2 | {"message": "1 cells where the header has 2"}),
-    "a blank line within": (b"a,b\n1,2\n\n3,4\n", ROW_2 | {"message": "0 cells where the header has 2"}),
     "nothing but a comma": (b"a,b\n1,2\n,\n3,4\n", ROW_2 | {"column": "a", "message": MISSING}),
     "cut at semicolons": (b"a;b\n1;2\n3\n", ROW_2 | {"message": "1 cells where the header has 2, cut at semicolons"}),
     "cut at tabs": (b"a\tb\n1\t2\n3\n", ROW_2 | {"message": "1 cells where the header has 2, cut at tabs"}),
@@ -189,6 +196,8 @@ def test_a_cell_that_is_no_plain_number_is_refused_at_its_place_and_not_repeated
     (fault,) = reply.errors
     assert {key: fault[key] for key in ("row", "line", "column")} == ROW_2 | {"column": "b"}
     assert fault["message"].startswith(kind)
+    if kind == "not a number":  # the cell is shown beside the message, to whoever sent the file
+        assert fault["cell"] == cell.strip('" ').strip()
     assert len(cell.strip()) < 4 or cell not in f"{reply.problem} {fault['message']}"
 
 
@@ -228,3 +237,69 @@ def test_a_parquet_file_with_a_flipped_bit_is_refused_or_its_numbers_are_written
 
 def test_the_control_is_taken():
     assert sent(GOOD, parquet=True)[1].tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+@pytest.mark.parametrize("sign", "~:x")
+def test_a_line_that_names_another_separator_is_refused_and_a_declared_one_counts(sign):
+    content = f"sep={sign}\na;b\n1;2\n".encode()
+    reply, _ = sent(content)
+    assert (reply.errors[0]["line"], "names a separator" in reply.problem) == (1, True)
+    with tempfile.TemporaryFile() as values:
+        choice = ReadingChoice(separator=";")
+        job = Job(file=0, parquet=False, limits=LIMITS, reading=choice, values=values.fileno())
+        assert read(job, io.BytesIO(content), runner.Sender(Reply, io.BytesIO())).rows == 1
+
+
+def test_empty_lines_within_are_counted_with_the_rows_that_are_left_out_and_keep_their_numbers():
+    with tempfile.TemporaryFile() as values, tempfile.TemporaryFile() as numbers:
+        files = {"values": values.fileno(), "numbers": numbers.fileno()}
+        content = b"a,b\n1,2\n\n3,4\n\n"
+        reply = read(Job(file=0, parquet=False, limits=LIMITS, **files), io.BytesIO(content), silent())
+        numbers.seek(0)
+        assert (reply.rows, reply.left_out, np.frombuffer(numbers.read(), np.int64).tolist()) == (2, 1, [1, 3])
+
+
+def silent():
+    return runner.Sender(Reply, io.BytesIO())
+
+
+ONE_OF_EACH = {
+    "whole": pa.array([1, -2, None], pa.int32()),
+    "large": pa.array([2**53 + 1, 2**62, None], pa.int64()),
+    "real": pa.array([1.5, -1e-300, None], pa.float64()),
+    "single": pa.array([0.25, 1e10, None], pa.float32()),
+    "decimal": pa.array([Decimal("1.50"), Decimal("-0.25"), None], pa.decimal128(9, 2)),
+    "text": pa.array(["x", "y", None]),
+    "category": pa.array(["x", "y", None]).dictionary_encode(),
+    "flag": pa.array([True, False, None]),
+    "day": pa.array([date(2024, 2, 29), date(1969, 7, 20), None]),
+    "day64": pa.array([date(2024, 2, 29), date(1969, 7, 20), None], pa.date64()),
+    **{
+        f"moment in {unit}{zone or ''}": pa.array([1_700_000_000 * scale, -scale, None], pa.timestamp(unit, zone))
+        for unit, scale in (("s", 1), ("ms", 10**3 + 1), ("us", 10**6 + 1), ("ns", 10**9 + 1_000))
+        for zone in (None, "UTC", "+05:30")
+    },
+}
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_frame_is_the_same_dataset_in_csv_and_in_parquet(name):
+    """A column of each type; CSV as pyarrow writes it, and as a data frame does with the text of its values."""
+    column = ONE_OF_EACH[name]
+    listed = {"text": ["x", "y"], "category": ["x", "y"], "flag": ["False", "True"]}
+    kind = "date" if "day" in name or "moment" in name else "one_hot" if name in listed else "number"
+    choice = ColumnChoice(column="a", kind=kind, values=listed.get(name), missing="leave_out")
+    texts = ["" if value is None else str(value) for value in column.to_pylist()]
+    csvs = ["\n".join(["b,a", *(f"{i},{text}" for i, text in enumerate(texts))]).encode()]
+    if name != "category":
+        written = io.BytesIO()
+        pa_csv.write_csv(pa.table({"b": [0, 1, 2], "a": column}), written)
+        if name != "flag":  # pyarrow writes true and false, a data frame True and False
+            csvs.append(written.getvalue())
+    reply, values = sent(parquet(pa.table({"b": [0, 1, 2], "a": column})), ["b", choice], parquet=True)
+    assert (reply.problem, reply.rows, reply.left_out) == (None, 2, 1)
+    for content in csvs:
+        other, of_csv = sent(content, ["b", choice])
+        assert (other.problem, other.left_out) == (None, 1)
+        assert [column.rounded for column in other.columns] == [column.rounded for column in reply.columns]
+        np.testing.assert_array_equal(of_csv, values)

@@ -139,7 +139,7 @@ def repeated(length, rows):
 
 def surveyed(opened, filename, content, **parts):
     file = opened(content)
-    job = Job(file=file.fileno(), limits=LIMITS, parquet=is_parquet(filename))
+    job = Job(file=file.fileno(), limits=LIMITS, parquet=is_parquet(filename, file))
     return Reading(filename, a_task(**parts)).read(job, file)
 
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from datetime import timedelta
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from blindopt import wire
@@ -266,8 +268,9 @@ def test_nothing_of_a_file_is_in_the_log_the_database_or_a_backup(curator, folde
     """Only in the pending file and its note; a control finds it there."""
     identity = upload(curator).json()["id"]
     assert CANARY in curator.send("owner", "GET", f"/v1/uploads/{identity}").text
-    assert register(curator, identity, ["a", "town"]).status_code == 422
-    assert CANARY not in register(curator, identity, ["a", "town"]).text
+    refused = register(curator, identity, ["a", "town"])
+    assert (refused.status_code, refused.json()["errors"][-1]["cell"]) == (422, CANARY)
+    assert CANARY not in refused.json()["detail"]
     with curator.context.database.read() as db:
         log = json.dumps([entry.record for entry in audit_log.walk(db)])
     assert "upload.kept" in log
@@ -482,3 +485,33 @@ def test_the_whole_declaration_of_a_file_is_stored_with_its_dataset(curator):
         "owner", "POST", "/v1/datasets", data={"name": "n", "missing_values": "?"}, files={"file": ("t.csv", b"a\n1\n")}
     )
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "missing_values")
+
+
+def test_a_file_is_told_by_its_first_bytes_whatever_its_name_is(curator):
+    file = io.BytesIO()
+    pq.write_table(pa.table({"a": [1.0], "__index_level_0__": [7]}), file)
+    for name, content in {"t.csv": file.getvalue(), "t.csv.gz": gzip.compress(file.getvalue())}.items():
+        data = {"name": "n", "columns": '["a"]'}
+        stored = curator.call("owner", "POST", "/v1/datasets", data=data, files={"file": (name, content)})
+        assert (stored["reading"]["separator"], stored["columns"][0]["maximum"]) == (None, 1.0)
+        view = curator.call("owner", "GET", f"/v1/uploads/{upload(curator, content, name).json()['id']}")
+        assert [column["unnamed"] for column in view["columns"]] == [False, True]
+        assert [choice["column"] for choice in view["reading"]["columns"]] == ["a"]
+
+
+def test_a_refused_cell_is_shown_to_the_owner_and_is_in_no_log(curator, folder, capfd, caplog):
+    caplog.set_level("DEBUG")
+    reply = curator.send(
+        "owner", "POST", "/v1/datasets", data={"name": "n"}, files={"file": ("t.csv", b"a\n1\n5%4711\n")}
+    )
+    fault = reply.json()["errors"][0]
+    assert (fault["cell"], fault["row"], "4711" in reply.json()["detail"]) == ("5%4711", 2, False)
+    question = curator.send(
+        "owner", "POST", "/v1/datasets", data={"name": "n"}, files={"file": ("t.csv", b"a;b\n4.711;1\n")}
+    )
+    assert question.json()["errors"][0]["readings"][0]["cell"] == "4.711"
+    stored = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    logged = "".join(capfd.readouterr()) + caplog.text + stored.decode(errors="replace")
+    assert "/v1/datasets" in logged  # the control: requests are logged
+    assert "4711" not in logged
+    assert "4.711" not in logged
