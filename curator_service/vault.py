@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix
 from blindopt.errors import Erased, NumericalFailure, StorageUnavailable
 from blindopt.formats import npy_files, release_files
-from blindopt.wire import ReleasePart, digest_of_parts
+from blindopt.wire import DatasetPicture, ReleasePart, digest_of_parts
 from curator_service.salted_digests import salted_file_digest
 
 _CHUNK = 1 << 20
@@ -51,6 +51,8 @@ class Vault:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.pending = PendingFiles(folder / "pending")
         self._erased: set[str] = set()
+        self.pictures: dict[str, DatasetPicture] = {}
+        """What the values of datasets are like, by id, once their owner has seen it."""
 
     def keep_dataset(self, dataset_id: str, blocks: Iterable[Matrix]) -> None:
         """Store the values (n, columns) of a dataset, block by block. An error of ``blocks`` leaves a scratch file."""
@@ -150,6 +152,8 @@ class Vault:
     def forget(self, identities: Iterable[str]) -> None:
         """Read no file of these datasets and releases from now on: every use of one raises Erased."""
         self._erased |= set(identities)
+        for identity in self._erased & self.pictures.keys():
+            del self.pictures[identity]
 
     def erase(self, file_id: str) -> None:
         """Delete the files of a dataset or release, and overwrite what they held: another may have them mapped."""

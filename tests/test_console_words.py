@@ -15,6 +15,7 @@ CONSOLES = ("curator_service/console", "modeler_service/console", "shared/servic
 ALLOWED = {
     "Ask me: import nothing",  # the choice of a form
     "row",  # a line of a file with a fault
+    "Row",  # of the file, by its number
     "; the first is in row",
     " (first in row ",
     "in a row failed. The last time:",

@@ -98,6 +98,8 @@ async def _shown(page: Page, form: Form, status: int = 200, named: Sequence[dict
         if not (other["public"] or other["sandbox"] or other["id"] in in_account)
     ]
     context |= {"named": named, "withhold_by": _WITHHOLD_BY}
+    picture = None if view["erased_at"] else await page.api.get(f"/v1/datasets/{view['id']}/picture")
+    context |= {"picture": picture, "pictures": {p["column"]: p for p in picture["columns"]} if picture else {}}
     return page.show("dataset.html", title=view["name"], trail=_TRAIL, **context)
 
 

@@ -231,6 +231,12 @@ def suggest(
             form.values["answers.centre"], form.values["answers.value_bound"] = ([end] for end in y)
 
 
+def use_declared_range(form: Form) -> None:
+    """Let answers cover the declared range of the outcome, which is public."""
+    if (ends := _ends(form, "measurement")) is not None:
+        form.values["answers.centre"], form.values["answers.value_bound"] = ([end] for end in _middle(*ends))
+
+
 def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
     """Centre and value bound of a column of y that has private bounds; None for another y."""
     if form.get("measurement.source") != "column" or form.get("measurement.column") not in ranges:

@@ -48,6 +48,8 @@ async def new(page: Page) -> Response:
     if form is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
         form.values["groups.epsilon" if groups.is_chosen(form) else "release.epsilon"] = [epsilon]
         step = "release"
+    if form is not None and page.query.get("use") == "range":
+        drafting.use_declared_range(form)
     return await _show(page, form or Form.blank(**drafting.defaults(dataset)), step, dataset)
 
 
@@ -65,6 +67,9 @@ async def next_step(page: Page, form: Form) -> Response:
     target = go.removeprefix("to:") if go.startswith("to:") and go[3:] in NAMES else ""
     if go == "back":
         target = NAMES[max(0, NAMES.index(step) - 1)]
+    if go == "range":
+        drafting.use_declared_range(form)
+        return await _show(page, _fresh(form), "answers", dataset)
     if step == "features" and go in ("paste", "all", "none", "private", "clips"):
         return await _help_with_features(page, form, dataset, go)
     if target and NAMES.index(target) <= NAMES.index(step):

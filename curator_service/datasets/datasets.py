@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Erased, NotFound, StateConflict
-from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines, overlaps
 from curator_service.budget.file_use import FileUses
 from curator_service.budget.views import overlaps_of
+from curator_service.datasets import facts
 from curator_service.datasets import table as dataset_table
 from curator_service.datasets.columns import DETECTED, check_columns
 from curator_service.datasets.findings import Limits
@@ -31,7 +31,6 @@ from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.uploads import Uploads
 from curator_service.datasets.worker import Job, Reply
-from curator_service.privacy import cautions
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
 from curator_service.store import jobs
@@ -44,8 +43,6 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter
 from service_kit.store.stored_replies import StoredReply
-
-_CLIP_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,25 +273,27 @@ class Datasets:
         row = store.find(db, store.datasets, dataset_id)
         return dataset_view(row, overlaps_of(db, self._uses, row))
 
+    def picture(self, dataset_id: str) -> wire.DatasetPicture:
+        """What the values are like, for the owner alone. Raises NotFound and Erased."""
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, dataset_id)
+            if dataset.erased_at is not None:
+                raise Erased("the dataset was erased by its owner")
+            return facts.picture(self._vault, self._labels, db, dataset_view(dataset))
+
     def clips(self, dataset_id: str, clips_request: wire.ClipsRequest) -> wire.ClipsView:
         """How many values bounds would clip, for the owner alone. Raises NotFound, and Invalid for another column."""
         view = self.view(dataset_id)
         names = {column.name: j for j, column in enumerate(view.columns)}
         check_columns([column.column for column in clips_request.columns], list(names))
         positions = [names[column.column] for column in clips_request.columns]
-        lower, upper = np.array([column.outer for column in clips_request.columns]).T
-        below, above = np.zeros(len(positions), dtype=np.int64), np.zeros(len(positions), dtype=np.int64)
-        values = self._vault.dataset(dataset_id)
-        for start in range(0, view.rows, _CLIP_ROWS):
-            block = values[start : start + _CLIP_ROWS][:, positions]
-            below += (block < lower).sum(axis=0)
-            above += (block > upper).sum(axis=0)
-            npy_files.forget_pages(values)
+        ends = [(column.column, (column.outer[0], column.outer[1])) for column in clips_request.columns]
+        counts = facts.clipped(self._vault, view, ends)
         columns = [
             wire.ColumnClips(
                 column=column.column,
-                below=int(below[i]),
-                above=int(above[i]),
+                below=counts[i].below,
+                above=counts[i].above,
                 is_smallest=column.outer[0] == view.columns[positions[i]].minimum,
                 is_largest=column.outer[1] == view.columns[positions[i]].maximum,
             )
@@ -376,16 +375,6 @@ def dataset_view(row: Any, overlapping: Sequence[wire.Overlap] = ()) -> wire.Dat
         rows_left_out=row.rows_left_out,
         overlaps=list(overlapping),
     )
-
-
-def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:
-    """Cautions about a study that follow from its dataset, for the owner alone; none if it is public."""
-    if dataset.public:
-        return []
-    read = dataset.reading.columns if dataset.reading is not None else []
-    one_hot = {choice.column: choice.stored for choice in read if choice.kind == "one_hot"}
-    extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns}
-    return cautions.of_categories(spec, one_hot) + cautions.of_bounds(spec, extremes)
 
 
 def check_unused(db: Connection, dataset_id: str) -> None:

@@ -8,11 +8,12 @@ from decimal import Decimal
 from math import exp, hypot, lgamma, log, pi, sqrt, ulp
 
 from blindopt import wire
-from curator_service.privacy import search_noise
+from curator_service.privacy import record_cautions, search_noise
 from curator_service.privacy.calibration import Concrete, failure
 from curator_service.privacy.prices import answers_add_up
 
 EPSILON_LARGE = Decimal(10)
+RECORDS_MIN = 10
 PUBLISHED_LARGE = 0.01
 """The number of records, delta times n, that a mechanism with this delta may publish on average."""
 
@@ -23,12 +24,38 @@ def of_study(
     """The cautions about a draft on ``n`` rows. ``release``: the one that would run; ``price``: what it would cost.
 
     ``noise``: its ratio to the declared box, as in ``search_noise``. A dataset that is declared public has none: nobody
-    in it needs protection.
+    in it needs protection. Those about use are of each dataset.
     """
+    useful = of_use(spec, n)
     if is_public:
-        return []
+        return useful
     of_release = [*_of_release(spec, release, n), *search_noise.of_study(spec, noise)]
-    return [*of_release, *_of_answers(spec), *_of_caps(spec, price)]
+    return [*of_release, *_of_answers(spec), *_of_caps(spec, price), *useful]
+
+
+def of_use(spec: wire.StudyCreate, n: int) -> list[wire.Caution]:
+    """Cautions about a study that cannot work: too few records, or answers that do not reach the outcomes."""
+    cautions = []
+    if n < RECORDS_MIN:
+        count = "1 record" if n == 1 else f"{n} records"
+        message = f"The study has {count}. A search needs at least {RECORDS_MIN}."
+        fix = wire.CautionFix(step="data", words="Use another dataset")
+        cautions.append(wire.Caution(code="few_records", field="dataset_id", message=message, level="high", fix=fix))
+    measured = spec.measurement
+    if isinstance(measured, wire.ColumnMeasurement) or measured.lower is None or measured.upper is None:
+        return cautions
+    ends = record_cautions.answer_range(spec)
+    if ends is not None and (measured.lower < ends[0] or measured.upper > ends[1]):
+        message = (
+            f"Outcomes are declared from {measured.lower:.6g} to {measured.upper:.6g}, and answers cover "
+            f"{ends[0]:.6g} to {ends[1]:.6g}. Answers take outcomes beyond for the nearer end."
+        )
+        declared = [measured.lower, measured.upper]
+        words = f"Use {measured.lower:.6g} to {measured.upper:.6g}"
+        fix = wire.CautionFix(step="answers", words=words, use=declared)
+        field = "answers.value_bound"
+        cautions.append(wire.Caution(code="answers_miss_outcomes", field=field, message=message, fix=fix))
+    return cautions
 
 
 def of_released(
@@ -182,29 +209,33 @@ def of_bounds(spec: wire.StudyCreate, extremes: Extremes) -> list[wire.Caution]:
     """
     cautions = []
     for index, feature in enumerate(spec.features):
+        if feature.column not in extremes:  # its bounds follow from a public list
+            continue
         smallest, largest = extremes[feature.column]
         field = f"features.{index}"
         if feature.lower == smallest:
-            cautions.append(_of_extreme(f"{field}.lower", feature.lower, "smallest"))
+            cautions.append(_of_extreme(f"{field}.lower", feature.column, feature.lower, "smallest"))
         if feature.upper == largest:
-            cautions.append(_of_extreme(f"{field}.upper", feature.upper, "largest"))
+            cautions.append(_of_extreme(f"{field}.upper", feature.column, feature.upper, "largest"))
     measurement, answers = spec.measurement, spec.answers
     if isinstance(answers, wire.NoAnswerNoise) or not isinstance(measurement, wire.ColumnMeasurement):
+        return cautions
+    if measurement.column not in extremes:
         return cautions
     smallest, largest = extremes[measurement.column]
     bounds = {answers.value_bound, answers.bound}
     rounding = _ULPS * ulp(max(abs(answers.centre), answers.bound))
     if any(abs(answers.centre - bound - smallest) <= rounding for bound in bounds):
-        cautions.append(_of_extreme("answers.value_bound", smallest, "smallest"))
+        cautions.append(_of_extreme("answers.value_bound", measurement.column, smallest, "smallest"))
     if any(abs(answers.centre + bound - largest) <= rounding for bound in bounds):
-        cautions.append(_of_extreme("answers.value_bound", largest, "largest"))
+        cautions.append(_of_extreme("answers.value_bound", measurement.column, largest, "largest"))
     return cautions
 
 
-def _of_extreme(field: str, value: float, extreme: str) -> wire.Caution:
+def _of_extreme(field: str, column: str, value: float, extreme: str) -> wire.Caution:
     message = (
-        f"{value!r} is exactly the {extreme} value of the column. A bound that is computed from the records reveals "
-        "the record at that end, and no promise covers it. Take a bound from public knowledge; if this one is, "
+        f"{column}: {value!r} is exactly the {extreme} value of the column. A bound that is computed from the records "
+        "reveals the record at that end, and no promise covers it. Take a bound from public knowledge; if this one is, "
         "such as 0 for a count, nothing is wrong."
     )
     return wire.Caution(code="bound_is_extreme", field=field, message=message)

@@ -30,7 +30,9 @@ from curator_service.budget.budgets import Budgets
 from curator_service.budget.file_use import check_order
 from curator_service.budget.views import outlook
 from curator_service.datasets import records
-from curator_service.datasets.datasets import cautions_from_records, dataset_view
+from curator_service.datasets.datasets import dataset_view
+from curator_service.datasets.facts import cautions_from_records
+from curator_service.datasets.labels import Labels
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy, search_noise
@@ -123,6 +125,8 @@ class Releases:
             job = job_of(db, self._vault, spec, current.release)
             account = outlook(db, self._budgets.uses, spec, current.release, study_id)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
+            labels = Labels(self._context.seal)
+            of_records = cautions_from_records(self._vault, labels, db, spec, dataset)
         preview = self._previews.make(study_id, job)
         verdict = None if dataset.public else preview.verdict
         self._high.pop(study_id, None)
@@ -137,7 +141,7 @@ class Releases:
                 "verdict": verdict,
                 "not_tried": preview.not_tried,
                 "record_cautions": [
-                    *cautions_from_records(spec, dataset),
+                    *of_records,
                     *([] if dataset.public else _cautions_about_noise(spec, mechanism, rows)),
                 ],
                 "choosing": None if dataset.public else CHOOSING,

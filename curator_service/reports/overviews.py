@@ -9,7 +9,9 @@ from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import FileUses, cost_for_everyone, most_by_row
 from curator_service.budget.ledger import Balance
 from curator_service.budget.views import outlook
-from curator_service.datasets.datasets import cautions_from_records, dataset_view
+from curator_service.datasets.datasets import dataset_view
+from curator_service.datasets.facts import cautions_from_records
+from curator_service.datasets.labels import Labels
 from curator_service.privacy import search_noise
 from curator_service.privacy.calibration import epsilon_of
 from curator_service.privacy.guarantees import surest, whole
@@ -47,6 +49,8 @@ class Overviews:
             check_release_of(db, spec)
             current = release_status(db, spec, None)
             account = outlook(db, self._uses, spec, current.release)
+            labels = Labels(self._context.seal)
+            of_records = cautions_from_records(self._studies.vault, labels, db, spec, dataset)
         mechanism = mechanism_of(spec, current.release)
         epsilon = epsilon_of(current.release) if current.status == "sound" else None
         if epsilon is not None and (record := whole(spec, current.release)) is not None:
@@ -62,7 +66,7 @@ class Overviews:
             protection=protected.sentence if protected else None,
             surest=surest(epsilon) if epsilon is not None else None,
             answers=wire.concrete_answers(spec.answers).mechanism,
-            record_cautions=cautions_from_records(spec, dataset),
+            record_cautions=of_records,
             account=account,
         )
 

@@ -185,6 +185,12 @@ def get_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
     return curator.datasets.view(dataset_id)
 
 
+@router.get("/{dataset_id}/picture")
+def get_picture(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetPicture:
+    """Get a histogram of each column, and how many records are copies: for the owner alone, stored nowhere."""
+    return curator.datasets.picture(dataset_id)
+
+
 @router.post("/{dataset_id}:withhold", response_model=wire.WithheldReply, responses=documented(409))
 def withhold_record(
     dataset_id: DatasetId, body: wire.WithholdCreate, caller: RequestContextDep, curator: CuratorDep

@@ -93,12 +93,28 @@ GuaranteeKind = Literal["worst_case", "prior_average", "none"]
 """What a charge promises. A sum over charges bounds nothing unless each is ``worst_case``."""
 
 
+CautionLevel = Literal["note", "high"]
+DraftStep = Literal["data", "features", "measurement", "release", "answers", "budget"]
+
+
+class CautionFix(Reply):
+    """What mends a caution: a step of a draft. It holds no value that was computed from the records."""
+
+    step: DraftStep = Field(description="The step to change.")
+    words: str = Field(max_length=200, description="What to do there, for a link or a button.")
+    use: list[float] | None = Field(
+        None, min_length=2, max_length=2, description="Ends of a range to take, from public inputs; null: none."
+    )
+
+
 class Caution(Reply):
     """A choice that is allowed, and that an expert would not make."""
 
     code: str = Field(max_length=100, description="Stable name of the caution, such as delta_large.")
     field: str = Field(max_length=300, description="Field of the request that it is about, such as release.delta.")
     message: str = Field(max_length=2_000, description="What follows from the choice, and what to choose instead.")
+    level: CautionLevel = Field("note", description="high: the study cannot work, or promises next to nothing.")
+    fix: CautionFix | None = Field(None, description="What mends it; null: see message.")
 
 
 class Limits(Reply):

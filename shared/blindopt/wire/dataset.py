@@ -371,6 +371,28 @@ class DatasetView(Reply):
     )
 
 
+class ColumnPicture(Reply):
+    """A histogram of one column: private, for the owner alone."""
+
+    column: str = Field(description="Name of the column.")
+    low: float = Field(description="Smallest value: the lower end of the first bin.")
+    high: float = Field(description="Largest value: the upper end of the last bin.")
+    counts: list[int] = Field(description="How many values are in each of 20 bins of equal width.")
+    far: int = Field(description="How many values lie beyond an empty stretch that is wider than half the range.")
+
+
+class DatasetPicture(Reply):
+    """What the values of a dataset are like: private, for the owner alone, and stored nowhere."""
+
+    rows: int = Field(description="Number of records.")
+    columns: list[ColumnPicture] = Field(description="Its columns.")
+    copies: int | None = Field(
+        description="Number of records that equal an earlier one, labels aside; null: too many to compare."
+    )
+    labels_repeated: int = Field(description="Number of records with a label that another record has too.")
+    caution: str = Field(description="Why public inputs must not be chosen by it, in words.")
+
+
 class DatasetErased(Reply):
     """What was erased with a dataset. Ids, sizes, charges, the ledger and the logs stay."""
 

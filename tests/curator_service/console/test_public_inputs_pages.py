@@ -104,6 +104,7 @@ def test_a_careful_draft_shows_none(owner, api):
         api.register("careful", CSV.encode()),
         features=[wire.Feature(column=c, lower=-1.0, upper=20.5) for c in "ab"],
         release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
+        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.0),
         budget=wire.Budget(epsilon_per_row="3"),
     )
     owner.get(f"/studies/{api.create_study(careful).id}")

@@ -68,7 +68,7 @@ def test_a_careful_draft_has_none():
             [("no_cap", "budget.queries")],
         ),
         ({"release": planar(sensitivity=0.02)}, 500, [("sensitivity_small", "release.sensitivity")]),
-        ({"release": planar(sensitivity=0.02)}, 1, []),  # nobody is near
+        ({"release": planar(sensitivity=0.02)}, 1, [("few_records", "dataset_id")]),  # nobody is near
         ({"release": planar(sensitivity=0.02)}, 5_000, []),
     ],
     ids=str,
@@ -98,7 +98,7 @@ def test_a_small_delta_is_one_below_the_mean_spacing_from_two_records_on():
     """Two of them are 0.5 apart on average, in a box of one unit; with a hidden change it is the unit."""
     spacing = mean_spacing(study().features, 2)
     assert spacing == pytest.approx(0.5)
-    assert messages(study(release=planar(sensitivity=spacing)), 2) == {}
+    assert messages(study(release=planar(sensitivity=spacing)), 2).keys() == {"few_records"}
     said = messages(study(release=planar(sensitivity=0.49)), 2)["sensitivity_small"]
     assert "would be 0.5 scaled units away" in said
     assert "The hidden change is 0.49." in said
@@ -250,10 +250,10 @@ def test_each_bound_is_named_with_its_value_and_the_end_of_the_column_that_it_is
     extremes = {"a": (-3.5, 17.25), "b": (1.5, 20.0), "y": (-1.0, 3.0)}
     named = of_bounds(study(features=features, answers=answers(centre=1.0, value_bound=2.0)), extremes)
     assert [(caution.field, caution.message.partition(" value of the column.")[0]) for caution in named] == [
-        ("features.0.lower", "-3.5 is exactly the smallest"),
-        ("features.1.upper", "20.0 is exactly the largest"),
-        ("answers.value_bound", "-1.0 is exactly the smallest"),
-        ("answers.value_bound", "3.0 is exactly the largest"),
+        ("features.0.lower", "a: -3.5 is exactly the smallest"),
+        ("features.1.upper", "b: 20.0 is exactly the largest"),
+        ("answers.value_bound", "y: -1.0 is exactly the smallest"),
+        ("answers.value_bound", "y: 3.0 is exactly the largest"),
     ]
 
 

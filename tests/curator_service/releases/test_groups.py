@@ -392,4 +392,4 @@ def test_a_price_says_before_that_different_groups_cost_one_epsilon(curator, dat
     )
     assert check["price"]["row_epsilon"] == "1"
     assert (check["epsilon_hidden"], check["epsilon_whole"], check["strength"]) == (1, 1, "strong")
-    assert [caution["code"] for caution in check["cautions"]] == ["groups_small"]
+    assert [caution["code"] for caution in check["cautions"]] == ["groups_small", "few_records"]

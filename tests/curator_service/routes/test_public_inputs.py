@@ -88,7 +88,7 @@ def test_check_preview_and_release_tell_the_same_cautions(service, careless):
     path = f"/v1/studies/{study['id']}"
     report = service.call("owner", "POST", f"{path}:preview")
     assert codes(checked["cautions"]) == PUBLIC_CODES
-    assert all(set(caution) == {"code", "field", "message"} for caution in checked["cautions"])
+    assert all(set(caution) == {"code", "field", "message", "level", "fix"} for caution in checked["cautions"])
     assert report["cautions"] == checked["cautions"]
     assert codes(checked["record_cautions"]) == ["bound_is_extreme"]
     assert report["record_cautions"] == checked["record_cautions"]
