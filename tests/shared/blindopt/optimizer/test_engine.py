@@ -145,6 +145,14 @@ def test_an_optimizer_goes_on_by_the_version_that_its_history_began_with():
         Optimizer(case.candidates, engine=0)
 
 
+def test_with_a_given_kernel_versions_2_and_3_choose_the_same_rows():
+    """So figures of searches with a kernel are of both: the frontier in benchmarks/papers/results is one."""
+    (run,) = [of.values[1] for of in RECORDED if of.values[1]["name"] == "given kernel"]
+    plan = wire.Plan.model_validate(run["plan"]).model_copy(update={"engine": 3})
+    again = choices(recorded(of_engine_2("given kernel"), algorithm=plan.algorithm), plan)
+    assert [row for _, row, *_ in again] == [row for _, row, *_ in run["choices"]]
+
+
 def test_a_new_run_has_the_newest_version():
     of = recorded(of_engine_2("3 columns"))
     assert plan_of_run(of.spec, of.study, []).engine == Optimizer(of.case.candidates).plan.engine == 3
