@@ -1,6 +1,5 @@
 """/v1/links: curators that open no port take their requests here, and bring the replies."""
 
-import asyncio
 import base64
 from contextlib import suppress
 from typing import Annotated
@@ -15,6 +14,7 @@ from modeler_service.runs.curator_session import MAILBOXES
 from modeler_service.use_cases import links
 from service_kit.web.dependencies import allowed, api_router, media_of
 from service_kit.web.problems import documented
+from service_kit.web.wakeups import while_connected
 
 PATHS = "/v1/links/"
 router = api_router("links")
@@ -45,14 +45,8 @@ async def pull_requests(
         with suppress(NotFound, Busy):  # it was given up, or is sent again
             mailbox.reply(pull.carried.head, _decoded(pull.carried.body))
     seconds = 0.0 if modeler.wakeups.closing else wait
-    pulling = asyncio.create_task(mailbox.pull(frozenset(pull.working), seconds))
-    gone = asyncio.ensure_future(request.receive())  # the body was read: what comes is the end of the connection
-    try:
-        await asyncio.wait((pulling, gone), return_when=asyncio.FIRST_COMPLETED)
-        return wire.LinkRequests(requests=pulling.result() if pulling.done() else [])
-    finally:
-        pulling.cancel()
-        gone.cancel()
+    requests = await while_connected(request, mailbox.pull(frozenset(pull.working), seconds))
+    return wire.LinkRequests(requests=requests or [])
 
 
 @router.post(

@@ -11,6 +11,7 @@ from blindopt.addresses import is_localhost_name, is_loopback, is_plain_abroad
 from blindopt.errors import Invalid, Unreachable
 from modeler_service.settings import Settings
 
+_Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 NO_CURATOR = (
     "no curator answers at this address: check it, or ask the operator of this modeler to add its host to "
     "ALLOWED_CURATORS, which shows more"
@@ -33,33 +34,52 @@ def check_curator(settings: Settings, url: str, field: str) -> None:
     """
     if url.startswith("link://"):
         return
-    if settings.allowed_curators:
-        is_allowed = _is_listed(settings, url)
-    else:
-        is_allowed = is_loopback(settings.host) or not any(ip.is_loopback or ip.is_unspecified for ip in _ips_of(url))
+    is_allowed = _is_listed(settings, url) if settings.allowed_curators else _may_reach(settings, _ips_of(url))
     if not is_allowed:
         what = "this modeler sends no request to that host: its operator has not allowed it"
         raise Invalid.at(field, f"{what} in BLINDOPT_MODELER_ALLOWED_CURATORS")
     check_address(url, field, plain_http=settings.allow_plain_http)
 
 
-@contextmanager
-def plain_failures(settings: Settings, url: str) -> Iterator[None]:
-    """Raise one and the same Unreachable for all failures at an address whose network vendors may not explore."""
-    try:
-        yield
-    except Unreachable as error:
-        if shows_failures(settings, url):
-            raise
-        raise Unreachable(NO_CURATOR) from error
+class Reached:
+    """Looks a curator up once for each connection, which goes to these addresses alone, and is judged by them.
+
+    Whoever answers for the name may say that it is public when asked first, and this machine when asked again.
+    """
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self._settings, self._url = settings, url
+        self._ips: list[_Ip] = []
+
+    def __call__(self, host: str) -> list[str]:
+        """The addresses to connect to. Raises OSError for an unknown name, Unreachable if one is not allowed."""
+        addresses = _look_up(host)
+        self._ips = [_ip(address) for address in addresses]
+        if not self._settings.allowed_curators and not _may_reach(self._settings, self._ips):
+            raise Unreachable(NO_CURATOR)
+        return addresses
+
+    def shows_failures(self) -> bool:
+        """Whether vendors read why a curator cannot be reached: it is listed or public, or they share this machine."""
+        settings, url = self._settings, self._url
+        if url.startswith("link://") or is_loopback(settings.host) or _is_listed(settings, url):
+            return True
+        return all(ip.is_global for ip in self._ips) and (settings.https_proxy is None or bool(self._ips))
+
+    @contextmanager
+    def plain_failures(self) -> Iterator[None]:
+        """Raise one and the same Unreachable for all failures at an address whose network vendors may not explore."""
+        try:
+            yield
+        except Unreachable as error:
+            if self.shows_failures():
+                raise
+            raise Unreachable(NO_CURATOR) from error
 
 
-def shows_failures(settings: Settings, url: str) -> bool:
-    """Whether vendors read why a curator cannot be reached: it is listed or public, or they share this machine."""
-    if url.startswith("link://") or is_loopback(settings.host) or _is_listed(settings, url):
-        return True
-    ips = _ips_of(url)  # a proxy reaches names that have no address here
-    return all(ip.is_global for ip in ips) and (settings.https_proxy is None or bool(ips))
+def _may_reach(settings: Settings, ips: list[_Ip]) -> bool:
+    """Whether no list is needed for these addresses: this machine is for those who share it."""
+    return is_loopback(settings.host) or not any(ip.is_loopback or ip.is_unspecified for ip in ips)
 
 
 def _is_listed(settings: Settings, url: str) -> bool:
@@ -69,12 +89,19 @@ def _is_listed(settings: Settings, url: str) -> bool:
     return any(fnmatchcase(host, pattern) or fnmatchcase(f"{host}:{port}", pattern) for pattern in patterns)
 
 
-def _ips_of(url: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def _ips_of(url: str) -> list[_Ip]:
     """The addresses of a URL's host, also where it is written in an unusual way; none if there is no such machine."""
-    host = urlsplit(url).hostname or ""
     try:
-        infos = socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, None, type=socket.SOCK_STREAM)
+        return [_ip(address) for address in _look_up(urlsplit(url).hostname or "")]
     except (OSError, UnicodeError):
         return []
-    ips = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in infos]
-    return [(ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None) or ip for ip in ips]
+
+
+def _look_up(host: str) -> list[str]:
+    infos = socket.getaddrinfo("127.0.0.1" if is_localhost_name(host) else host, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in infos]
+
+
+def _ip(address: str) -> _Ip:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return (ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None) or ip

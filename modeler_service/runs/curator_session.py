@@ -8,7 +8,7 @@ from blindopt.client import StudyClient
 from blindopt.client.connection import Watch
 from blindopt.client.mailbox import Mailboxes
 from blindopt.errors import ProtocolViolated
-from modeler_service.runs.addresses import check_curator, plain_failures
+from modeler_service.runs.addresses import Reached, check_curator
 from modeler_service.runs.witness import IsOwnQuery, Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
@@ -25,6 +25,7 @@ def connect(
     token: str,
     witness: Witness,
     *,
+    reached: Reached | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[], None] = lambda: None,
 ) -> StudyClient:
@@ -43,6 +44,7 @@ def connect(
         proxy=settings.proxy_to(address.curator_url),
         watch=Watch(witness.record, cancelled, progress),
         transport=MAILBOXES.transport(address.curator_url),
+        reach=reached or Reached(settings, address.curator_url),
     )
 
 
@@ -62,9 +64,10 @@ def open_session(
     """
     context.audit_trail.check_sound()
     witness = Witness(context, address.study_id, actor, is_own_query)
+    reached = Reached(settings, address.curator_url)
     try:
-        with connect(settings, address, token, witness) as curator:
-            with plain_failures(settings, address.curator_url):
+        with connect(settings, address, token, witness, reached=reached) as curator:
+            with reached.plain_failures():
                 study = curator.study(lambda view, note: witness.trust(view, address.log_key, note))
             yield curator, study
     except ProtocolViolated as error:

@@ -17,7 +17,7 @@ from blindopt.optimizer.defaults import plan_of_run
 from blindopt.wire.run import NEWEST
 from modeler_service import store
 from modeler_service.engines import RunEngine, engine_of, is_remote
-from modeler_service.runs.addresses import plain_failures
+from modeler_service.runs.addresses import Reached
 from modeler_service.runs.candidates import fetch_candidates, path_of
 from modeler_service.runs.curator_queries import REFUSALS, CuratorQueries
 from modeler_service.runs.curator_session import connect
@@ -80,10 +80,11 @@ class RunWorker:
     def _work(self) -> Ending:
         interrupt = self._interrupt
         interrupt.check()
-        callbacks: dict[str, Any] = {"cancelled": interrupt.is_set, "progress": interrupt.progress}
-        with connect(self._settings, self._spec, self._token, self._witness, **callbacks) as curator:
+        reached = Reached(self._settings, self._spec.curator_url)
+        more: dict[str, Any] = {"cancelled": interrupt.is_set, "progress": interrupt.progress, "reached": reached}
+        with connect(self._settings, self._spec, self._token, self._witness, **more) as curator:
             self._queries.look(curator)
-            study = self._study(curator)
+            study = self._study(curator, reached)
             plan = self._begin(study)
             self._queries.takes_time = study.measurement_source != "column"
             self._queries.has_common_cap = (study.budget.queries, study.budget.epsilon_total) != (None, None)
@@ -102,10 +103,10 @@ class RunWorker:
                 problem = json.dumps({"code": error.remote_code, "detail": str(error)})
                 return self._ending("refused", problem)
 
-    def _study(self, curator: StudyClient) -> wire.StudyView:
+    def _study(self, curator: StudyClient, reached: Reached) -> wire.StudyView:
         if self._begun is not None:
             return self._lease.retry(lambda: curator.study(self._trust))
-        with plain_failures(self._settings, self._spec.curator_url):  # a vendor has named it, and may be exploring
+        with reached.plain_failures():  # a vendor has named it, and may be exploring
             return self._lease.retry(lambda: curator.study(self._trust))
 
     def _trust(self, study: wire.StudyView, note: str | None) -> None:

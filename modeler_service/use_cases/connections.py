@@ -5,7 +5,7 @@ from typing import Literal
 from blindopt import wire
 from blindopt.certificates import tls_problem
 from blindopt.errors import ClientCertificateNeeded, Invalid, ProtocolViolated, Remote, Unreachable
-from modeler_service.runs.addresses import NO_CURATOR, check_address, check_curator, shows_failures
+from modeler_service.runs.addresses import NO_CURATOR, Reached, check_address, check_curator
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
@@ -71,8 +71,9 @@ def _study(
         witness.trust(study, access.log_key, note)
         steps["key"] = _step("key", "ok", f"its log is signed with {study.log_key}")
 
+    reached = Reached(settings, access.curator_url)
     try:
-        with connect(settings, access, access.token, witness) as curator:
+        with connect(settings, access, access.token, witness, reached=reached) as curator:
             try:
                 curator.study(trust)
             except Remote as error:
@@ -82,7 +83,7 @@ def _study(
                 detail = _EXPLANATIONS.get(error.remote_code, f"the curator refuses: {error}")
                 steps["token"] = _step("token", "failed", detail)
     except Unreachable as error:
-        why = _why(settings, access.curator_url, error) if shows_failures(settings, access.curator_url) else NO_CURATOR
+        why = _why(settings, access.curator_url, error) if reached.shows_failures() else NO_CURATOR
         steps["reach"] = _step("reach", "failed", why)
     except ProtocolViolated as error:
         witness.dispute(str(error))

@@ -29,7 +29,7 @@ from blindopt.addresses import is_plain_abroad
 from blindopt.arguments import checked, checked_methods
 from blindopt.audit.checkpoints import parse_unverified
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
-from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, transport_errors
+from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, Reach, transport_errors
 from blindopt.errors import (
     ClientCertificateNeeded,
     Invalid,
@@ -179,6 +179,7 @@ class Client:
     """Seconds of patience, unless a client is given its own."""
     _reply_max_bytes: ClassVar[int] = REPLY_MAX_BYTES
     _transport: httpx.BaseTransport | None = None
+    _reach: Reach | None = None
     _watch = Watch()
     _start: ClassVar[str] = ", and that the service runs"
     _refusals: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -211,6 +212,7 @@ class Client:
             proxy=proxy,
             client_cert=client_cert,
             transport=self._transport,
+            reach=self._reach,
         )
         self._has_answered = False
         self._connections = {threading.get_ident(): self._connect()}

@@ -28,7 +28,7 @@ from blindopt.client.connection import (
     received_of,
 )
 from blindopt.client.downloads import Piece, each_in_threads, pieces_of, unfinished
-from blindopt.client.transport import require_identity, transport_errors
+from blindopt.client.transport import Reach, require_identity, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from blindopt.formats.npy_files import MEDIA_TYPE
 
@@ -75,12 +75,13 @@ class StudyClient(Client):
         *,
         watch: Watch = Client._watch,
         transport: httpx.BaseTransport | None = None,
+        reach: Reach | None = None,
         **options: Any,
     ) -> None:
-        self._watch, self._transport = watch, transport
+        self._watch, self._transport, self._reach = watch, transport, reach
         options = {"plain_http": True} | options
         super().__init__(url, token, **options)
-        self._another = partial(StudyClient, url, token, study_id, transport=transport, **options)
+        self._another = partial(StudyClient, url, token, study_id, transport=transport, reach=reach, **options)
         self._study_id = study_id
         self._path = f"/v1/studies/{study_id}"
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
 
+import httpcore
 import httpx
 
 from blindopt.addresses import is_localhost_name
@@ -158,11 +159,40 @@ log = logging.getLogger("blindopt.certificates")
 _is_localhost_name = lru_cache(maxsize=64)(is_localhost_name)
 
 
+Reach = Callable[[str], list[str]]
+"""Looks up a host once, and returns the addresses to connect to. Raises OSError, and Unreachable for none of them."""
+
+
+class _Judged(httpcore.SyncBackend):
+    """Connects to addresses that were judged: at another question the name may mean another machine."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+
+    def connect_tcp(self, host: str, *args: Any, **options: Any) -> httpcore.NetworkStream:
+        try:
+            addresses = self._reach(host)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        failure: Exception = httpcore.ConnectError("the name has no address")
+        for address in addresses:
+            try:
+                return super().connect_tcp(address, *args, **options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
 class _Transport(httpx.HTTPTransport):
     """Sends requests to names under localhost to 127.0.0.1: browsers resolve these names, most systems do not.
 
     The Host header and the name that a certificate must have stay those of the URL.
     """
+
+    def __init__(self, *, proxy: str | None, reach: Reach | None, **options: Any) -> None:
+        super().__init__(proxy=proxy, **options)
+        if reach is not None and proxy is None:  # a proxy looks names up itself
+            self._pool._network_backend = _Judged(reach)  # httpx has no way to pass one
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         _resolve_localhost(request)
@@ -190,15 +220,16 @@ class _FilesTransport(httpx.BaseTransport):
     Files that changed into something unusable leave the old ones.
     """
 
-    def __init__(self, files: CertificateFiles, proxy: str | None) -> None:
-        self._files, self._proxy = files, proxy
+    def __init__(self, files: CertificateFiles, proxy: str | None, reach: Reach | None) -> None:
+        self._files, self._proxy, self._reach = files, proxy, reach
         self._watch = FileWatch(files.names)
         self._current = self._opened()
         self._before: _Transport | None = None
 
     def _opened(self) -> _Transport:
         trusted = None if self._files.ca is not None else httpx.create_ssl_context(trust_env=False)
-        return _Transport(verify=self._files.client_context(trusted), trust_env=False, proxy=self._proxy)
+        context = self._files.client_context(trusted)
+        return _Transport(verify=context, trust_env=False, proxy=self._proxy, reach=self._reach)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._watch.has_changed():
@@ -244,6 +275,7 @@ class Connection:
         proxy: str | None = None,
         client_cert: ClientCertificate | None = None,
         transport: httpx.BaseTransport | None = None,
+        reach: Reach | None = None,
     ) -> None:
         if transport is None and base_url.startswith("link://"):
             raise StateConflict(
@@ -251,7 +283,7 @@ class Connection:
                 "start a run there"
             )
         with transport_errors():
-            self._transport = transport or _transport(verify, base_url, proxy, client_cert)
+            self._transport = transport or _transport(verify, base_url, proxy, client_cert, reach)
             self.http = httpx.Client(
                 base_url=base_url,
                 headers={"Accept-Encoding": "identity", "User-Agent": f"blindopt/{VERSION}"} | (headers or {}),
@@ -324,7 +356,11 @@ def _default_tls_context() -> ssl.SSLContext:
 
 
 def _transport(
-    verify: str | bool, base_url: str, proxy: str | None, client_cert: ClientCertificate | None = None
+    verify: str | bool,
+    base_url: str,
+    proxy: str | None,
+    client_cert: ClientCertificate | None = None,
+    reach: Reach | None = None,
 ) -> httpx.BaseTransport:
     """Return the transport for a file of authorities, for httpx's default ones (True), or False for no check.
 
@@ -335,12 +371,12 @@ def _transport(
     """
     if verify and not base_url.startswith("http://") and (client_cert is not None or isinstance(verify, str)):
         cert, key = client_cert or (None, None)
-        return _FilesTransport(CertificateFiles(verify if isinstance(verify, str) else None, cert, key), proxy)
+        return _FilesTransport(CertificateFiles(verify if isinstance(verify, str) else None, cert, key), proxy, reach)
     context: ssl.SSLContext | bool = False
     if verify:
         is_plain = base_url.startswith("http://")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else _default_tls_context()
-    return _Transport(verify=context, trust_env=False, proxy=proxy)
+    return _Transport(verify=context, trust_env=False, proxy=proxy, reach=reach)
 
 
 def is_ready(base_url: str, *, verify: bool = True) -> bool:

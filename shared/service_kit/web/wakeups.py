@@ -1,11 +1,26 @@
 """Wake coroutines that wait for an event, without holding a thread or a connection meanwhile."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
+from starlette.requests import Request
+
+T = TypeVar("T")
 INBOX = "inbox"
 """The name that a curator notifies when a measurement is requested, answered, declined or corrected."""
+
+
+async def while_connected(request: Request, waiting: Coroutine[Any, Any, T]) -> T | None:
+    """What ``waiting`` returns; None once the client of a request, whose body was read, has gone."""
+    task, gone = asyncio.create_task(waiting), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        gone.cancel()
 
 
 class Wakeups:
