@@ -27,7 +27,7 @@ def script(of: int) -> str:
 
 
 COLUMNS = (markup(COLUMN), "=1+1+cmd|' /C calc'!A0", "\u05e9\u05dc\u05d5\u05dd<i>")
-HUGE = 1e250
+HUGE = 1e49
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)
 KERNEL = wire.Kernel(lengthscale=0.5, signal_variance=1.0, noise_variance=0.1)
 

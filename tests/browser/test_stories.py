@@ -194,7 +194,7 @@ def measurer_answers_ten(mia):
         value.fill(typed)
         with page.expect_navigation():
             page.keyboard.press("Enter")
-        expect(page.get_by_role("status").filter(has_text="for record")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="of the file")).to_be_visible()
     mia.open("/console/inbox/told")
     expect(page.get_by_role("row")).to_have_count(11)
 
@@ -454,7 +454,7 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     mia.again_until(f"/console/inbox?study={study}", "Save and next")
     mia.page.get_by_label("Value").fill("321")
     mia.press("Save and next")
-    expect(mia.page.get_by_role("status").filter(has_text="for record")).to_be_visible()
+    expect(mia.page.get_by_role("status").filter(has_text="of the file")).to_be_visible()
     vera.again_until(f"/console/runs/{run}", "All its queries were answered.")
     expect(vera.page.locator("main")).to_contain_text("321")
     vera.page.get_by_text("Numbers of this chart").first.click()
