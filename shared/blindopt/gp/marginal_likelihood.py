@@ -86,6 +86,7 @@ class MarginalLikelihood:
             from scipy.spatial.distance import pdist  # late, for a fast start of the services
 
             self._squares = pdist(evidence.points, "sqeuclidean")[None]
+        self._parts: Matrix = np.empty_like(self._squares)  # room for parts of a gradient, which takes time to clear
         self.outcomes = len(evidence.rows)
         """t."""
         self._identity: Matrix = np.eye(self.outcomes)
@@ -116,13 +117,21 @@ class MarginalLikelihood:
 
     def _solved_at(self, logs: Vector) -> tuple[Matrix, Vector, float, Vector]:
         signal, noise = np.exp(logs[-2:])
-        correlation = self._square(self._correlations(np.exp(logs[:-2]))[0])
+        sizes = np.exp(logs[:-2])
+        correlation = self._square(self._correlations(sizes, self._total(sizes**2))[0])
         return self._solve(self._covariance(correlation, signal, noise))
 
     def at(self, logs: Vector) -> tuple[float, Vector, float]:
         """Value, gradient (scales + 2,) and mean. Raises NumericalFailure where K cannot be factored."""
         signal, noise = np.exp(logs[-2:])
-        between, slopes, shares = self._correlations(np.exp(logs[:-2]))
+        sizes, shares = np.exp(logs[:-2]), np.ones((1, 1))
+        if len(sizes) == 1:
+            between, slopes = self._correlations(sizes)
+        else:
+            parts = np.divide(self._squares, sizes[:, None] ** 2, out=self._parts)
+            total = parts.sum(axis=0)
+            between, slopes = self._correlations(sizes, total)
+            shares = np.divide(parts, np.where(total > 0, total, 1.0), out=self._parts)
         correlation = self._square(between)
         root, solved, mean, white = self._solve(self._covariance(correlation, signal, noise))
         t = len(white)
@@ -130,8 +139,9 @@ class MarginalLikelihood:
         value = -0.5 * (float(white @ white) + logdet + t * log(2 * pi))
         inner = solved[:, None] * solved - gram_of_lower(root)
         slopes *= inner[self._above]
+        weighted = np.multiply(shares, slopes, out=None if len(sizes) == 1 else self._parts)
         gradient = np.array([
-            *(signal * (shares * slopes).sum(axis=1)),
+            *(signal * weighted.sum(axis=1)),
             0.5 * signal * float((inner * correlation).sum()),
             0.5 * noise * float((inner * self._free).sum()),
         ])  # fmt: skip
@@ -144,19 +154,32 @@ class MarginalLikelihood:
         root, solved, _, _ = self._solved_at(logs)
         return leave_one_out(root, solved, self._evidence.outcomes)
 
-    def _correlations(self, sizes: Vector) -> tuple[Vector, Vector, Matrix]:
-        """Correlations of pairs, derivatives in a common log length-scale, and the share of each coordinate in them."""
+    def _correlations(self, sizes: Vector, total: Vector | None = None) -> tuple[Vector, Vector]:
+        """Correlations of pairs, and derivatives in a common log length-scale.
+
+        ``total``: the squared distances of pairs in units of several length-scales.
+        """
         if len(sizes) == 1:
             kernel = KERNELS[self._kind](float(sizes[0]))
             between, slopes = correlations(kernel, self._noise, self._r, self._squares[0])
-            shares = np.ones((1, 1))
         else:
-            parts = self._squares / sizes[:, None] ** 2
-            total = parts.sum(axis=0)
-            shares = parts / np.where(total > 0, total, 1.0)
+            assert total is not None
             between, slopes = correlations(KERNELS[self._kind](1.0), None, self._r, total)
         between[self._same], slopes[self._same] = 1.0, 0.0
-        return between, slopes, shares
+        return between, slopes
+
+    def _total(self, squared_sizes: Vector) -> Vector | None:
+        """Squared distances of pairs in units of several length-scales: as the sum of all parts, to the last bit.
+
+        Row by row, because all parts together do not fit into a cache.
+        """
+        if len(squared_sizes) == 1:
+            return None
+        total: Vector = self._squares[0] / squared_sizes[0]
+        part = np.empty_like(total)
+        for squares, squared_size in zip(self._squares[1:], squared_sizes[1:], strict=True):
+            total += np.divide(squares, squared_size, out=part)
+        return total
 
     def _square(self, between: Vector) -> Matrix:
         correlation = self._identity.copy()
