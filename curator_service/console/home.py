@@ -66,11 +66,8 @@ async def _waiting(page: Page) -> dict[str, Any]:
         context["drafts"] = drafts[-_SHOWN:][::-1]
         context["jobs"] = await _jobs(page)
         context["links"] = (await page.api.get("/v1/links"))["links"]
-        datasets = await every(page.api, "/v1/datasets", "datasets", archived=False)
-        context["datasets"] = len(datasets)
-        context["undecided"] = [
-            dataset for dataset in datasets if any(o["decision"] == "undecided" for o in dataset["overlaps"])
-        ]
+        context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
+        context["undecided"] = (await page.api.get("/v1/datasets", undecided=True, page_size=_SHOWN))["datasets"]
         context["uploads"] = [
             {name: upload[name] for name in ("id", "filename", "rows", "expires_at")}
             for upload in (await page.api.get("/v1/uploads"))["uploads"]

@@ -307,6 +307,12 @@ class Datasets:
             rows = store.page(db, store.datasets, after=after, limit=limit, list_filter=list_filter)
             return [(row.seq, dataset_view(row, overlaps_of(db, None, row))) for row in rows]
 
+    def undecided(self, after: int, limit: int) -> list[tuple[int, wire.DatasetView]]:
+        """Those about whose overlaps their owner has not decided, with their sequence numbers."""
+        with self._context.database.read() as db:
+            rows = [row for row in store.private_with_files(db) if row.seq > after and overlaps.undecided(db, row)]
+            return [(row.seq, dataset_view(row, overlaps_of(db, None, row))) for row in rows[:limit]]
+
     def archive(self, request: RequestContext, dataset_id: str, *, archived: bool) -> StoredReply:
         """Refuse new studies on a dataset, while existing ones continue, or allow them again. Raises StateConflict."""
 

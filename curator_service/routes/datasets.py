@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, BinaryIO
 
-from fastapi import Depends, File, Form, Request, UploadFile
+from fastapi import Depends, File, Form, Query, Request, UploadFile
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
@@ -173,9 +173,17 @@ def _list(kind: Any, field: str, sent: str | None, example: str) -> Any:
 
 
 @router.get("")
-def list_datasets(curator: CuratorDep, paging: PagingDep, archived: Archived = None) -> wire.DatasetPage:
+def list_datasets(
+    curator: CuratorDep,
+    paging: PagingDep,
+    archived: Archived = None,
+    undecided: Annotated[
+        bool, Query(description="Only those with people of earlier ones, about whom their owner has not decided.")
+    ] = False,
+) -> wire.DatasetPage:
     """List datasets in the order of their registration."""
-    datasets, token = paging.read(partial(curator.datasets.page, list_filter=ListFilter(archived)))
+    read = curator.datasets.undecided if undecided else partial(curator.datasets.page, list_filter=ListFilter(archived))
+    datasets, token = paging.read(read)
     return wire.DatasetPage(datasets=datasets, next_page_token=token)
 
 
