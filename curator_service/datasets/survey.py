@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
+from math import isfinite
 from typing import Any, BinaryIO, get_args
 
 import numpy as np
@@ -107,7 +108,8 @@ class _Column:
             self.texts |= set(map(str.strip, set(cells)))
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
                 self.texts = None
-        if self.markers.isdisjoint(map(str.strip, cells)) and (values := rules.all_numbers(cells, decimal)) is not None:
+        is_marked = self.markers and not self.markers.isdisjoint(map(str.strip, cells))
+        if not is_marked and (values := rules.all_numbers(cells, decimal)) is not None:
             self._bound(values)
             self.rounded += rules.rounded(cells, values, decimal)
             self.date_formats = []
@@ -116,8 +118,8 @@ class _Column:
             if self._is_missing(cell):
                 self.missing += 1
                 continue
-            if rules.fault_of(cell, decimal) is None:
-                value = np.array([rules.number_of(cell, decimal)])
+            if (number := rules.number_of(cell, decimal)) is not None and isfinite(number):
+                value = np.array([number])
                 self._bound(value)
                 self.rounded += rules.rounded([cell], value, decimal)
             else:
@@ -132,7 +134,7 @@ class _Column:
                 ]
 
     def _is_missing(self, cell: str) -> bool:
-        return rules.is_missing(cell) or cell.strip() in self.markers
+        return rules.is_missing(cell) or (bool(self.markers) and cell.strip() in self.markers)
 
     def _markers(self, rows: int) -> list[str]:
         """The few texts among numbers that may be markers of gaps: not one that may be a number itself."""

@@ -19,6 +19,7 @@ from blindopt.wire import CellReading, DecimalSign
 LENGTH_MAX = 100
 """Longer texts are no numbers with groups of digits: no measurement has so many digits."""
 _FIRST_CELLS = 5
+_LAST_SIGNS = frozenset("0123456789.,")
 _OTHER: dict[DecimalSign, DecimalSign] = {".": ",", ",": "."}
 # Unambiguous: a pattern that matches one text in two ways takes quadratic time to refuse a long one. Groups have three
 # digits, with one mark throughout; in India only the last one has.
@@ -70,17 +71,16 @@ def number_of(cell: str, sign: DecimalSign = ".") -> float | None:
     try:
         value = float(written)
     except ValueError:
-        try:
-            value = float(_plain(cell, sign))
-        except ValueError:
+        if not (plain := _plain(cell, sign)):
             return None
+        value = float(plain)
     return None if math.isnan(value) else value
 
 
 def _plain(cell: str, sign: DecimalSign) -> str:
     """A number as Python writes it, of one that has groups of digits or a minus of its own; no number for others."""
     cell = cell.strip()
-    if len(cell) > LENGTH_MAX:
+    if len(cell) > LENGTH_MAX or cell[-1:] not in _LAST_SIGNS:
         return ""
     if cell.startswith("\u2212"):  # a minus, as some spreadsheets write it
         number = number_of("-" + cell[1:], sign)
