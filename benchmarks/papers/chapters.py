@@ -257,7 +257,11 @@ version 2 of the rules. True values: that of the recommended record if the hyper
 The standard error of a share of 95 % is 1.5 points in 200 runs. With 8 columns and little noise intervals are wider
 than they need be: 40 outcomes do not tell noise from short length-scales. Outcomes of the tables have a part of their
 own, which other records do not explain. Single outcomes of different records do not tell this part from noise.
-Intervals count both, and hold less often in the table of houses, whose outcomes have the largest such part.""",
+Intervals count both, and hold less often in the table of houses, whose outcomes have the largest such part.
+
+Measured before columns were scaled for fits. As rules are now, intervals hold in 98, 90 and 91 % of 112 to 115 runs in
+2, 4 and 8 columns with noise .3 (standard errors 1.2, 2.9 and 2.7 points), and in 49 runs each in 100, 98 and 100 %
+with noise .05, and in 98, 96, 96 and 78 % with the tables Ames, concrete, diabetes and houses.""",
         coverage_table,
         _coverage_panels,
         "outcomes",

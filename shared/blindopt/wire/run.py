@@ -794,7 +794,7 @@ class Recommendation(Reply):
     interval_kind: IntervalKind = Field(
         "model",
         description=(
-            "measured: a 95 % interval, which held in 92 to 100 % of repeated searches, and in 82 % where much of an "
+            "measured: a 95 % interval, which held in 90 to 100 % of repeated searches, and in 80 % where much of an "
             "outcome is the record's own; model: one under the model, 95 % if it is right; known: the answer was an "
             "exact value, and both limits are this value."
         ),
