@@ -76,3 +76,10 @@ def keep_apart(owner: Owner, dataset: wire.DatasetView) -> None:
     """Decide that the account of a dataset is not that of others with the same people: of other tests."""
     if dataset.overlaps and any(o.decision == "undecided" for o in owner.dataset(dataset.id).view.overlaps):
         owner.decide_overlap(dataset.id, separate="another test has these records")
+
+
+def registered_apart(owner: Owner, name: str, file: bytes, **more: Any) -> wire.DatasetView:
+    """A dataset of a file, whose account is not that of others with the same people: of other tests."""
+    dataset = owner.register(name, file, **more)
+    keep_apart(owner, dataset)
+    return dataset

@@ -8,6 +8,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from curator_service.console import figures
+from tests.builders import registered_apart
 
 CSV = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
 USED = {"features.0.column": "a", "features.1.column": "b"}
@@ -36,7 +37,7 @@ def spec_of(dataset, **changed):
 
 @pytest.fixture(scope="module")
 def study(api):
-    return api.create_study(spec_of(api.register("private", CSV.encode()))).id
+    return api.create_study(spec_of(registered_apart(api, "private", CSV.encode()))).id
 
 
 def test_a_draft_shows_its_cautions_before_it_is_released_and_after(owner, api, study):
@@ -66,7 +67,7 @@ def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner
 
 
 def test_a_request_for_budget_that_brings_a_caution_is_approved_by_whoever_accepts_it(owner, api, service):
-    study = api.create_study(spec_of(api.register("asked for more", CSV.replace("11", "12").encode()))).id
+    study = api.create_study(spec_of(registered_apart(api, "asked for more", CSV.replace("11", "12").encode()))).id
     api.release(study)
     token = api.grant(study, wire.GrantCreate(name="v")).token
     more = wire.BudgetMessage(more=wire.Budget(epsilon_per_row="488"))
@@ -101,7 +102,7 @@ def test_the_last_step_of_a_draft_shows_its_cautions(owner, study):
 
 def test_a_careful_draft_shows_none(owner, api):
     careful = spec_of(
-        api.register("careful", CSV.encode()),
+        registered_apart(api, "careful", CSV.encode()),
         features=[wire.Feature(column=c, lower=-1.0, upper=20.5) for c in "ab"],
         release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
         answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.0),
@@ -130,7 +131,7 @@ def test_a_forecast_is_on_public_rows_unless_said_otherwise_and_needs_no_kernel(
 
 def test_a_forecast_on_the_records_says_that_choosing_by_it_leaks(owner, api):
     kernel = wire.Kernel(lengthscale=0.3, signal_variance=1.0, noise_variance=0.01)
-    study = api.create_study(spec_of(api.register("k", CSV.encode()), kernel=kernel)).id
+    study = api.create_study(spec_of(registered_apart(api, "k", CSV.encode()), kernel=kernel)).id
     owner.get(f"/studies/{study}/forecasts")
     assert LEAKS in owner.shown
     sent = {"functions": "2", "queries": "2", "epsilons": "1", "mechanisms": "planar_laplace", "rows": "records"}
@@ -184,7 +185,7 @@ def test_a_sandbox_is_made_and_labelled_on_every_page_of_it(owner, api, study):
 @pytest.fixture
 def release_step(owner, api):
     """The release step of a new study of two features in 0 to 20."""
-    dataset = api.register("stepwise", CSV.encode()).id
+    dataset = registered_apart(api, "stepwise", CSV.encode()).id
     owner.get(f"/studies/new?dataset={dataset}")
     owner.submit("/studies/new", go="next", name="stepwise")
     bounds = {f"features.{i}.{end}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
@@ -275,7 +276,7 @@ def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
 
 
 def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_answers_alone(owner, api):
-    dataset = api.register("outcomes", CSV.encode() + b"\n\n")
+    dataset = registered_apart(api, "outcomes", CSV.encode() + b"\n\n")
     first = api.release(api.create_study(spec_of(dataset)).id)
     owner.get(f"/studies/{first.id}")
     assert "Use the release of this study" in owner.shown
@@ -299,7 +300,9 @@ def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_a
 
 def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(owner, api):
     spec = spec_of(
-        api.register("risky", CSV.encode()), answers=wire.NoAnswerNoise(mechanism="none"), budget=wire.Budget(queries=9)
+        registered_apart(api, "risky", CSV.encode()),
+        answers=wire.NoAnswerNoise(mechanism="none"),
+        budget=wire.Budget(queries=9),
     )
     draft = api.create_study(spec).id
     owner.get(f"/studies/{draft}")
@@ -315,7 +318,7 @@ def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(o
 
 @pytest.mark.slow(sibling="test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick")
 def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owner_opens_it(owner, api):
-    dataset = api.register("kinds", CSV.encode() + b"\n")  # a file of its own: the account is the file's
+    dataset = registered_apart(api, "kinds", CSV.encode() + b"\n")  # a file of its own: the account is the file's
     owner.get(f"/studies/new?dataset={dataset.id}")
     owner.submit("/studies/new", name="Which kind?", go="next")
     bounds = {f"features.{i}.{end}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
@@ -351,7 +354,9 @@ def test_a_draft_of_private_centres_takes_the_epsilon_of_a_forecast_and_keeps_it
     centres = wire.PrivateCells(kind="private", number=3, epsilon="0.2")
     release = wire.GroupsRelease(mechanism="groups", epsilon="0.5", min_count=1, cells=centres)
     caps = wire.Budget(epsilon_per_row="1", epsilon_total="7", queries=9)
-    draft = api.create_study(spec_of(api.register("centres", CSV.encode() + b"3,3,3\n"), release=release, budget=caps))
+    draft = api.create_study(
+        spec_of(registered_apart(api, "centres", CSV.encode() + b"3,3,3\n"), release=release, budget=caps)
+    )
     owner.get(f"/studies/new?change={draft.id}&epsilon=2")
     assert owner.form("/studies/new")["groups.epsilon"] == "2"
     for _ in range(3):

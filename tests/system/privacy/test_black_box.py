@@ -15,6 +15,7 @@ from scipy import optimize, stats
 from blindopt import wire
 from blindopt.client import Owner
 from curator_service.privacy.calibration import gaussian_sd
+from tests.builders import registered_apart
 from tests.curator_service.privacy.epsilon_audit import MISTAKEN, at_least, lower_bound
 from tests.scale import scaled
 
@@ -102,7 +103,7 @@ def released(service, release, row, trials, open_study) -> np.ndarray:
     features = [wire.Feature(column=c, lower=-1.0, upper=1.0, scale=1.0) for c in ("zq_left", "zq_right")]
     line = ",".join(map(repr, row)) + ",0\n"
     with Owner(service.url, service.token) as owner:
-        dataset = owner.register("equal rows", b"zq_left,zq_right,zq_yield\n" + line.encode() * trials)
+        dataset = registered_apart(owner, "equal rows", b"zq_left,zq_right,zq_yield\n" + line.encode() * trials)
         study = open_study(owner, dataset, release, features=features)
     with service.http(study.token) as http:
         return candidates(http, study)
@@ -192,7 +193,7 @@ def neighbour(owner, wrong: int, share: str) -> wire.TuningCreate:
             label="class",
             loss="ramp",
         ),
-        validation_dataset_id=owner.register(f"neighbour {wrong}", b"x,class\n" + rows).id,
+        validation_dataset_id=registered_apart(owner, f"neighbour {wrong}", b"x,class\n" + rows).id,
         budget=wire.TuningBudget(epsilon="1", index_share=share),
         caps=wire.TuningCaps(epsilon="100000"),
     )
@@ -236,7 +237,7 @@ def noise_of(service, small, open_study, life) -> np.ndarray:
     features = [wire.Feature(column=c, lower=-1.0, upper=1.0, scale=1.0) for c in small.names[:2]]
     zeros = ",".join(small.names).encode() + b"\n" + b"0,0,0\n" * scaled(250)
     with Owner(service.url, service.token) as owner:
-        dataset = owner.register(f"life {life}", zeros)
+        dataset = registered_apart(owner, f"life {life}", zeros)
         study = open_study(owner, dataset, release, features=features, answers=answers)
     with service.http(study.token) as http:
         drawn = [candidates(http, study) @ [1, 1j]]
