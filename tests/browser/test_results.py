@@ -97,13 +97,14 @@ def test_a_recommendation_and_a_request_go_to_the_owner_and_back(services, enter
     shown = dict(
         zip(
             olga.page.locator("main tbody th").all_inner_texts(),
-            olga.page.locator("main tbody td.n").all(),
+            olga.page.locator("main tbody td:nth-of-type(1)").all(),
             strict=True,
         )
     )
-    number = int(olga.page.get_by_role("heading", level=1).inner_text().removeprefix("Record "))
-    line = list(csv.DictReader(io.StringIO(hostile_names.csv().decode())))[number - 1]
-    assert {name: float(cell.inner_text().replace(",", "")) for name, cell in shown.items()} == {
+    heading = olga.page.get_by_role("heading", level=1).inner_text()
+    number = int(heading.removeprefix("Row ").removesuffix(" of the file"))  # the header is row 1
+    line = list(csv.DictReader(io.StringIO(hostile_names.csv().decode())))[number - 2]
+    assert {name: float(cell.inner_text()) for name, cell in shown.items()} == {
         name: float(value) for name, value in line.items()
     }
     look(olga, "curator-record")
