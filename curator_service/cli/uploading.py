@@ -91,6 +91,9 @@ def upload(
     kept = f"{view.id}: {view.rows:,} records, {len(view.columns):,} columns"
     left_out = f", {view.rows_left_out:,} left out" if view.rows_left_out else ""
     show(view, kept + left_out, as_json)
+    for overlap in view.overlaps:
+        if overlap.decision == "undecided":
+            typer.echo(f"{overlap.sentence} Decide on its page whose account it continues.", err=True)
 
 
 def _as_json(waiting: "UploadedFile") -> str:

@@ -145,6 +145,17 @@ def test_the_decimal_sign_is_asked_for_where_no_cell_shows_it(curator, tmp_path)
     assert "type a number from 1 to 2" in shown
 
 
+def test_people_of_an_earlier_file_are_named_after_the_upload(curator, tmp_path):
+    for name, more in (("first", ""), ("second", "9,8,7\n")):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(
+            f"u,v,w\n{''.join(f'{i},{i * i},{7 * i}' + chr(10) for i in range(40))}{more}", encoding="utf-8"
+        )
+        done = curator.run_in_process("dataset", "upload", str(path))
+        assert done.returncode == 0, done.stderr
+        assert ("Decide on its page whose account it continues." in done.stderr) == (name == "second")
+
+
 BROKEN = {
     "text": ("a,b\n1,x\n2,y\n3,x\n", {"columns": {"b": {"kind": "one_hot", "values": ["x", "y"]}}}, 3),
     "gaps": ("a,b\n1,\n2,5\n3,NA\n", {}, 1),
