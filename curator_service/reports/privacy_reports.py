@@ -178,10 +178,15 @@ _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release.
 
 
 def _encoded(dataset: Any) -> list[wire.ColumnChoice]:
-    """The columns of a dataset that were not read as numbers without gaps."""
+    """The columns of a dataset that were not read as numbers without gaps, with all cells that count as missing."""
     read = reading_of(dataset)
     encoded = [each for each in read.columns if each.kind != "label"] if read else []
-    return [each for each in encoded if each.kind != "number" or each.missing != "refuse"]
+    of_file = read.missing_values if read else []
+    return [
+        each.model_copy(update={"missing_values": list(dict.fromkeys([*of_file, *each.missing_values]))})
+        for each in encoded
+        if each.kind != "number" or each.missing != "refuse"
+    ]
 
 
 def _gaps(dataset: Any) -> list[str]:

@@ -481,6 +481,8 @@ def test_the_whole_declaration_of_a_file_is_stored_with_its_dataset(curator):
     reading = view["reading"] | {"missing_values": json.dumps(view["reading"]["missing_values"])}
     assert {name: reading[name] for name in declared} == declared
     assert (view["rows"], view["rows_left_out"], view["columns"][0]["maximum"]) == (2, 1, 2.5)
+    report = curator.call("owner", "POST", f"/v1/datasets/{view['id']}:report")["report"]
+    assert [choice["missing_values"] for choice in report["dataset"]["encoded"]] == [["k. A.", "-999"]] * 2
     wrong = curator.send(
         "owner", "POST", "/v1/datasets", data={"name": "n", "missing_values": "?"}, files={"file": ("t.csv", b"a\n1\n")}
     )
