@@ -11,7 +11,7 @@ from curator_service import salted_digests
 from curator_service.queries import answer_versions, queries
 from tests.builders import BY_HAND, EXACT, IDENTITY, a_study, group_release, laplace
 
-OUTCOMES = 0.0, -0.0, 2.0, -1.5, 1 / 3, -1 / 3, 1e-7, -2.2250738585072014e-308, 1e300, -123456789.125
+OUTCOMES = 0.0, -0.0, 2.0, -1.5, 1 / 3, -1 / 3, 1e-7, -2.2250738585072014e-308, 1e50, -123456789.125
 CSV = "x,y\n" + "".join(f"{i / 10},{y!r}\n" for i, y in enumerate(OUTCOMES))
 LAWS = {
     "none": EXACT,
