@@ -1,5 +1,10 @@
-"""Effects that happen once: a repeated request gets the stored reply to the first."""
+"""Effects that happen once: a repeated request gets the stored reply to the first.
 
+Bodies of owners and measurers have private values, which a plain digest beside a stored reply would confirm: it is
+keyed. Those of modelers have none, and the log shared with them has their digests.
+"""
+
+import hmac
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -52,7 +57,7 @@ class Idempotency:
         Raises IdempotencyKeyReused for another request's key, RecordChanged for a reply that is not the one in the log.
         """
         key, digest = self.key_of(request)
-        row = stored_replies.find(db, request.principal.id, key, digest)
+        row = stored_replies.find(db, request.principal.id, key, (self._stored_digest(request, digest), digest))
         if row is None:
             return None
         reply = row.reply
@@ -75,11 +80,17 @@ class Idempotency:
         key, digest = self.key_of(request)
         body = effect.reply.__pydantic_serializer__.to_json(effect.reply)  # as model_dump_json, without its options
         stored = StoredReply(effect.status, self._seal.close(body) if secret else body)
-        principal, sha = request.principal.id, sha256(body)
+        principal, sha, digest = request.principal.id, sha256(body), self._stored_digest(request, digest)
         recorded = self._audit_trail.record(db, request, effect.status, sha, kind=effect.kind, details=effect.details)
         at, log_seq = recorded.at, recorded.seq
         stored_replies.add(db, principal, key, digest, stored, sealed=secret, at=at, log_seq=log_seq)
         return StoredReply(effect.status, body, receipt=recorded.receipt)
+
+    def _stored_digest(self, request: RequestContext, digest: str) -> str:
+        """What is stored of a request's digest; earlier versions stored it plain."""
+        if request.principal.study_id is not None:
+            return digest
+        return hmac.digest(self._seal.key_for("requests"), digest.encode(), "sha256").hex()
 
 
 @lru_cache(maxsize=1024)  # computed several times for each request

@@ -20,7 +20,7 @@ from service_kit.store import audit_log, sealed
 from service_kit.store.database import Connection
 
 Which = Literal["log", "seal"]
-PURPOSES = ("persons",)
+PURPOSES = "persons", "requests"
 """Purposes of keys that are derived from the seal key and must outlive it."""
 
 

@@ -81,9 +81,9 @@ def check_not_erased(body: bytes) -> None:
         raise Erased("the reply to this request was erased, with the records that it was about")
 
 
-def check_same_request(stored_sha256: str, request_sha256: str) -> None:
-    """Raise IdempotencyKeyReused if the key was stored with another request."""
-    if stored_sha256 != request_sha256:
+def check_same_request(stored_digest: str, *digests: str) -> None:
+    """Raise IdempotencyKeyReused if the key was stored with another request than has one of these ``digests``."""
+    if stored_digest not in digests:
         raise IdempotencyKeyReused("this Idempotency-Key belongs to another request: take a new one")
 
 
@@ -100,13 +100,13 @@ class Stored(NamedTuple):
     log_seq: int | None
 
 
-def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> Stored | None:
-    """The stored reply; None if there is none. Raises IdempotencyKeyReused, and Erased."""
+def find(db: Connection, principal: str, key: str, digests: Iterable[str] | None) -> Stored | None:
+    """The stored reply; None if there is none. Raises IdempotencyKeyReused unless ``digests`` is None, and Erased."""
     row = _FIND.row(db, principal=principal, key=key)
     if row is None:
         return None
-    if request_sha256 is not None:
-        check_same_request(row.request_sha256, request_sha256)
+    if digests is not None:
+        check_same_request(row.request_sha256, *digests)
     check_not_erased(row.body)
     return Stored(StoredReply(row.status, row.body, replayed=True), bool(row.sealed), row.log_seq)
 

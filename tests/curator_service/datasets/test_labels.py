@@ -1,6 +1,7 @@
 """Labels: the people who measure and the page of a record see the right one, and nobody else sees any."""
 
 import csv
+import hashlib
 import io
 import json
 import logging
@@ -383,6 +384,38 @@ def test_after_an_erasure_no_label_is_anywhere_not_even_sealed(file):
     holding, _ = replies_with_labels(file, "owner", study, query_id=query, measurement_id=item["id"])
     assert holding == set()
     file.in_process.check()
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+def test_no_stored_digest_confirms_the_label_or_value_that_somebody_sent(file, is_erased):
+    """By hand: the digest of a guessed request, which was sent, is nowhere in the data folder."""
+    study = study_of(file)
+    query = file.ask(study, 0).json()["id"]
+    (item,) = file.in_process.items(query)
+    answered = json.dumps({"values": [{"measurement_id": item["id"], "value": 3.5}]}).encode()
+    labelled = json.dumps({"label": ROWS[1]["patient"]}).encode()
+    sent = [
+        ("owner", f"/v1/datasets/{file.dataset}:withhold", labelled),
+        ("measurer", f"/v1/queries/{query}:answer", answered),
+    ]
+    for role, path, body in sent:
+        headers = {"Content-Type": "application/json"}
+        file.in_process.call(role, "POST", path, content=body, headers=headers, key=role)
+        if not is_erased:  # the control: it is known again
+            reply = file.in_process.send(role, "POST", path, content=body, headers=headers, key=role)
+            assert reply.headers["Idempotency-Replayed"] == "true"
+            reply = file.in_process.send(role, "POST", path, content=body + b" ", headers=headers, key=role)
+            assert reply.json()["code"] == "idempotency_key_reused"
+    if is_erased:
+        file.in_process.call("owner", "POST", f"/v1/studies/{study}:close")
+        file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:archive")
+        file.in_process.call("owner", "POST", f"/v1/datasets/{file.dataset}:erase")
+    paths = {*file.in_process.settings.data_dir.rglob("*"), *beside.files(file.in_process.context.database)}
+    stored = b"".join(path.read_bytes() for path in paths if path.is_file())
+    for _, path, body in sent:
+        digest = hashlib.sha256(body).hexdigest()
+        assert digest.encode() not in stored
+        assert hashlib.sha256(f"POST {path} {digest}".encode()).hexdigest().encode() not in stored
 
 
 def test_a_dataset_that_is_deleted_takes_its_labels_along(file):

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import hmac
 import json
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,7 @@ from blindopt import wire
 from blindopt.errors import IdempotencyKeyMissing, IdempotencyKeyReused, RecordChanged, Unauthenticated
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
+from service_kit.context import key_rotation
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
@@ -105,7 +107,8 @@ def test_a_reply_is_stored_under_its_principal_and_key_with_the_digest_of_its_re
             ((*row, body),) = db.execute(
                 "select principal, idempotency_key, request_sha256, status, sealed, created_at, body from replies"
             )
-        digest = hashlib.sha256(f"POST /v1/runs {'a' * 64}".encode()).hexdigest()
+        plain = hashlib.sha256(f"POST /v1/runs {'a' * 64}".encode()).hexdigest()
+        digest = hmac.new(context.seal.key_for("requests"), plain.encode(), "sha256").hexdigest()
         assert row == [principal.id, "key", digest, 202, int(secret), "2026-03-01T12:00:00.000000Z"]
         assert (body == b'{"number":7}') is not secret
         assert b"number" in body or secret
@@ -116,6 +119,25 @@ def test_a_reply_is_stored_under_its_principal_and_key_with_the_digest_of_its_re
         assert (public and tuple(public)) == (None if secret else (202, b'{"number":7}'))
         again = context.idempotency.earlier(request)
         assert (again.status, again.body, again.replayed, again.receipt) == (202, b'{"number":7}', True, None)
+
+
+def test_a_repeated_request_is_the_same_under_a_new_seal_key_and_beside_the_plain_digest_of_earlier_versions(tmp_path):
+    with open_context(Settings(data_dir=tmp_path)) as context:
+        _, principal = context.authentication.issue("vendor", "robot", days=1)
+        requests = [RequestContext(principal, "0" * 32, "POST", "/v1/runs", key, "a" * 64) for key in ("new", "old")]
+        for request in requests:
+            context.idempotency.once(request, _made(7))
+        key_rotation.rotate(context, tmp_path / "secrets", "seal")
+    plain = hashlib.sha256(f"POST /v1/runs {'a' * 64}".encode()).hexdigest()
+    with closing(beside.connect(tmp_path / "modeler.sqlite")) as db:
+        beside.drop_triggers(db)
+        db.execute("update replies set request_sha256 = ? where idempotency_key = 'old'", [plain])
+        db.commit()
+    with open_context(Settings(data_dir=tmp_path)) as context:
+        for request in requests:
+            assert context.idempotency.earlier(request).body == b'{"number":7}'
+            with pytest.raises(IdempotencyKeyReused):
+                context.idempotency.earlier(replace(request, body_sha256="b" * 64))
 
 
 @pytest.mark.parametrize("secret", [False, True])

@@ -62,12 +62,12 @@ def find(database, *arguments):
 def test_a_reply_is_found_under_its_principal_and_key(database, keep, sealed):
     keep(MINE, "k", b'{"id":"a"}', status=202, sealed=sealed, log_seq=7)
     stored = Stored(StoredReply(202, b'{"id":"a"}', replayed=True), sealed, 7)
-    assert find(database, MINE, "k", "r") == stored
+    assert find(database, MINE, "k", ["r"]) == stored
     assert find(database, MINE, "k", None) == stored
-    assert find(database, THEIRS, "k", "r") is None
-    assert find(database, MINE, "other", "r") is None
+    assert find(database, THEIRS, "k", ["r"]) is None
+    assert find(database, MINE, "other", ["r"]) is None
     with pytest.raises(IdempotencyKeyReused):
-        find(database, MINE, "k", "another request")
+        find(database, MINE, "k", ["another request"])
     statement, values = stored_replies.ahead_of(MINE, "k")
     with database.read() as db:
         assert statement.row(db, **values).body == stored.reply.body
@@ -76,9 +76,9 @@ def test_a_reply_is_found_under_its_principal_and_key(database, keep, sealed):
 def test_an_erased_reply_is_refused_and_no_other_looks_like_one(database, keep):
     keep(MINE, "k", GONE)
     with pytest.raises(Erased):
-        find(database, MINE, "k", "r")
+        find(database, MINE, "k", ["r"])
     with pytest.raises(IdempotencyKeyReused):  # another request learns nothing of it
-        find(database, MINE, "k", "another request")
+        find(database, MINE, "k", ["another request"])
     assert GONE == b'{"erased":"std_1"}'
     assert stored_replies.is_erased(GONE)
     for other in (b'{"id":"erased"}', b' {"erased":"std_1"}', '{"erased":"std_1"}', None):
@@ -181,7 +181,7 @@ def test_sealed_replies_are_sealed_anew_each_for_itself(database, keep, bodies):
     keep(OWNER, "open", b"four")
     database.write(lambda db: stored_replies.seal_anew(db, lambda body: body[::-1]))
     assert bodies() == {(MINE, "a"): b"eno", (MINE, "b"): b"owt", (OWNER, "a"): b"eerht", (OWNER, "open"): b"four"}
-    assert find(database, OWNER, "a", "r").sealed
+    assert find(database, OWNER, "a", ["r"]).sealed
 
 
 @pytest.mark.parametrize(
