@@ -74,7 +74,8 @@ def choose(names: Sequence[str], reading: ReadingChoice, limits: Limits) -> Chos
 
 
 def _stored(choices: Sequence[ColumnChoice], limits: Limits) -> list[str]:
-    if sum(choice.kind == "label" for choice in choices) > LABELS_MAX:
+    labels = [choice.column for choice in choices if choice.kind == "label"]
+    if len(labels) > LABELS_MAX:
         raise refuse(f"at most {LABELS_MAX} columns can be labels")
     stored = [name for choice in choices for name in choice.stored]
     if not stored:
@@ -83,6 +84,8 @@ def _stored(choices: Sequence[ColumnChoice], limits: Limits) -> list[str]:
         raise refuse(f"the choices make {len(stored)} columns: at most {limits.columns} are allowed")
     if len(set(stored)) < len(stored) or any(len(name) > _NAME_MAX for name in stored):
         raise refuse(f"the choices make two columns with the same name, or one of more than {_NAME_MAX} characters")
+    if both := [name for name in labels if name in stored]:
+        raise refuse(f'the label "{both[0]}" has the name of a column that the choices make: rename one')
     return stored
 
 

@@ -173,6 +173,16 @@ def test_labels_that_cannot_be_kept_are_refused(file, columns, says):
     assert (reply.status_code, says in reply.text) == (422, True)
 
 
+@pytest.mark.parametrize(("values", "status"), [(["f", "m"], 422), (["m"], 201)])
+def test_a_label_with_the_name_of_a_stored_column_is_refused(file, values, status):
+    choices = [{"column": "sex=f", "kind": "label"}, {"column": "sex", "kind": "one_hot", "values": values}, "y"]
+    content = "sex=f,sex,y\n" + "".join(f"n{i},{values[i % len(values)]},{i}\n" for i in range(4))
+    data = {"name": "n", "public": "false", "columns": json.dumps(choices)}
+    reply = file.in_process.send("owner", "POST", "/v1/datasets", files={"file": ("a.csv", content)}, data=data)
+    says = "has the name of a column that the choices make: rename one"
+    assert (reply.status_code, says in reply.text) == (status, status == 422)
+
+
 def test_a_label_of_201_characters_is_refused_at_its_row_and_not_repeated(file):
     fine, long = ("k" * 200).encode(), ("k" * 201).encode()
     data = {"name": "n", "public": "false", "columns": json.dumps(["y", {"column": "who", "kind": "label"}])}
