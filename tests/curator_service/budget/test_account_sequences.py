@@ -205,14 +205,19 @@ class Acts:
         if queries := self._answered():
             self._send("correct", queries, body)
 
-    def tune(self) -> None:
+    def tune(self, kind: str | None = None) -> None:
         """A tuning, which is charged and does not run. With a delta only for records: 422 for several of a person.
+
+        ``kind``: of its guarantee; any if None.
 
         With a cap on the account only worst cases are tuned, and after any other no worst case, whose caps cannot hold.
         """
         capped = Fraction(self.file.account().cap_epsilon or "100")
         has_delta = not self.persons and self.choose.random() < 0.7
-        prior = PRIOR | ({"estimated": ["scaling"]} if self.choose.random() < 0.2 else {})
+        is_estimated = self.choose.random() < 0.2
+        if kind is not None:
+            has_delta, is_estimated = kind != "worst_case", kind == "none"
+        prior = PRIOR | ({"estimated": ["scaling"]} if is_estimated else {})
         method = {"name": "gp_design", "prior": prior} if has_delta else {"name": "grid_exponential"}
         epsilon = self._epsilon()
         body = {

@@ -258,6 +258,8 @@ def test_tunings_of_all_kinds_are_told_apart_over_several_files(tmp_path):
         folder.mkdir()
         acts = _acts(folder, seed, persons=False)
         acts.run(["open_column_study", "tune", "new_export", "tune", "ask", "tune", "find_bounds", "tune", "ask"])
+        acts.tune(("worst_case", "prior_average", "none")[seed])
+        acts.check()
         kinds |= acts.kinds
         acts.file.close()
     assert kinds == {"worst_case", "prior_average", "none"}
