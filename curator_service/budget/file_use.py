@@ -285,17 +285,30 @@ def _keys(registered: Iterable[Any]) -> Iterator[tuple[str, int, str | None, boo
             yield row.id, row.rows, row.person_column, store.is_renumbered(row)
 
 
-def _named_alike(rows: Iterable[Any], sha256: str) -> set[str]:
-    """The files of an account whose persons have the same names as those of this one, as their owners say."""
-    pairs, digests = [], {row.id: row.sha256 for row in rows}
+def _named_alike(rows: Sequence[Any], sha256: str) -> set[str]:
+    """The files of an account whose persons have the same names as those of this one, as their owners say.
+
+    A file that a decision continues, and that has nobody of this one, has other names. If two of the files are both
+    said to have the same names, over a third one, and other names, nobody can be matched: none but this one is.
+    """
+    files = {row.id: row.sha256 for row in rows}
+    alike = {digest: {digest} for digest in files.values()}
+    differ: list[set[str]] = []
     for row in rows:
+        matched = {files.get(overlap["dataset_id"]) for overlap in json.loads(row.overlaps or "[]")}
+        unmatched = []
         for decision in json.loads(row.overlap_decisions or "[]"):
-            if not decision["pseudonyms_differ"]:
-                pairs += [{row.sha256, digests[name]} for name in decision["continues"] if name in digests]
-    alike = {sha256}
-    while joined := [pair for pair in pairs if pair & alike and not pair <= alike]:
-        alike.update(*joined)
-    return alike
+            for digest in (files[name] for name in decision["continues"] if name in files):
+                if decision["pseudonyms_differ"]:
+                    differ.append({row.sha256, digest})
+                elif row.person_column is not None and digest not in matched:
+                    unmatched.append({row.sha256, digest})
+                else:
+                    joined = alike[row.sha256] | alike[digest]
+                    alike |= dict.fromkeys(joined, joined)
+        # Persons may come and go between files that have the same names over one in between.
+        differ += [pair for pair in unmatched if not pair <= alike[row.sha256]]
+    return {sha256} if any(pair <= alike[sha256] for pair in differ) else alike[sha256]
 
 
 def _largest(totals: Any) -> int:

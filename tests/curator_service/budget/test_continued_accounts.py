@@ -420,6 +420,51 @@ def test_other_pseudonyms_and_an_erased_file_start_everybody_at_the_worst_total(
     may.in_process.check()
 
 
+def test_a_file_that_has_nobody_of_this_one_counts_with_its_worst_total(may):
+    """June continues may, whose people it has, and january, which numbers its patients in another way."""
+    january = june_of(may, table([f"j{i}" for i in range(6)], ".5"), name="january")
+    for _ in range(2):
+        may.study(january)
+    june = june_of(may)
+    assert may.decide(june, continues=[may.dataset, january]).status_code == 200
+    assert [(share.epsilon, share.units) for share in may.account(june).losses] == [("3", 40), ("2", 1)]
+    assert may.account().epsilon == may.account(january).epsilon == "3"
+    july = june_of(may, table(NAMES[:40], ".25"), name="july")
+    assert may.decide(july, continues=[may.dataset, june]).status_code == 200
+    assert [(share.epsilon, share.units) for share in may.account(july).losses] == [("3", 40)]
+    may.in_process.check()
+
+
+def test_a_file_with_the_people_of_two_that_name_them_otherwise_erases_nothing_that_they_lost(may):
+    january = june_of(may, table([f"j{i}" for i in range(6)], ".5"), name="january")
+    for _ in range(2):
+        may.study(january)
+    february = june_of(may, table(NAMES[:6], ".75"), name="february")
+    assert may.decide(february, continues=[january], separate="not may").status_code == 200
+    may.study(february)
+    epsilon = {"epsilon": "3", "delta": None}
+    assert may.in_process.send("owner", "PUT", f"/v1/datasets/{february}/account/caps", json=epsilon).is_success
+    assert (may.account(february).epsilon, may.account(january).epsilon) == ("3", "3")
+    draft = may.draft(february)
+    assert may.release(draft).status_code == 403
+    both = june_of(may, table([*NAMES[:6], "j0"], ".125"), name="both")
+    assert may.decide(both, continues=[february, january], separate="not may").status_code == 200
+    assert (may.account(february).epsilon, may.account(january).epsilon) == ("3", "3")
+    assert [(share.epsilon, share.units) for share in may.account(both).losses] == [("3", 7)]
+    assert may.release(draft).status_code == 403
+    may.in_process.check()
+
+
+def test_persons_who_come_and_go_are_matched_over_a_file_in_between(may):
+    """The control: of two files without a common person, a third that both are said to continue says who is who."""
+    june = june_of(may, table([*NAMES[30:40], *(f"new{i}" for i in range(5))], ".5"))
+    assert may.decide(june, continues=[may.dataset]).status_code == 200
+    july = june_of(may, table([f"new{i}" for i in range(6)], ".25"), name="july")
+    assert may.decide(july, continues=[may.dataset, june]).status_code == 200
+    assert [(share.epsilon, share.units) for share in may.account(july).losses] == [("0", 6)]
+    assert [(share.epsilon, share.units) for share in may.account().losses] == [("1", 40)]
+
+
 def test_records_match_over_a_third_file_where_columns_differ(tmp_path):
     """May and july have no column in common; june has those of both."""
     columns = [("a", "b"), ("a", "b", "c", "d"), ("c", "d")]
