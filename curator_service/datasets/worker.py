@@ -122,7 +122,7 @@ def _ids(job: Job, file: BinaryIO) -> list[str]:
         for block in source.blocks([name], Findings(), [name]):
             cells = block.columns[0]
             assert isinstance(cells, list)
-            ids |= {row: cells[row - block.rows[0]] for row in job.rows if row in block.rows}
+            ids |= {row: cell for row, cell in zip(block.rows, cells, strict=True) if row in ids}
     return [ids[row] for row in job.rows]
 
 

@@ -111,6 +111,14 @@ def test_ids_as_programs_and_people_rewrite_them_are_the_true_persons_or_a_quest
     assert register(curator, content).json()["persons"] == n  # the file's answer counts again
 
 
+@pytest.mark.parametrize("ids", [["8801", "", "8802", "8801.0", "8803"], ["", "8811", "", "", "8812", "8811.0"]])
+def test_ids_are_quoted_of_their_own_lines_whatever_lines_are_empty(curator, ids):
+    content = "".join(f"{line}\n" for line in ["who,x", *(cell and f"{cell},1" for cell in ids)]).encode()
+    reply = register(curator, content)
+    assert reply.status_code == 422, reply.text
+    assert reply.json()["errors"][0]["spellings"] == [[cell for cell in ids if cell[:4] == max(ids, key=len)[:4]]]
+
+
 @given(st.from_regex(r"[0-9]{1,30}", fullmatch=True), st.integers(0, 5), st.integers(0, 12))
 def test_numbers_are_exact_whatever_their_length(digits, decimals, zeros):
     written = "0" * zeros + digits + ("." + "0" * decimals if decimals else "")
