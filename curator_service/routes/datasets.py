@@ -219,7 +219,7 @@ def decide_overlap(
 ) -> Response:
     """Decide whose account a dataset continues that has people of earlier ones.
 
-    Until then its releases, tunings and bounds get 409 overlap_undecided. Returns the dataset.
+    Until then its releases, tunings and bounds get 409 overlap_undecided. Returns the dataset with its account.
     """
     return RecordedReply(curator.datasets.decide(caller, dataset_id, body))
 

@@ -51,7 +51,8 @@ async def read_upload(
 ) -> wire.PendingUpload:
     """Read a pending file in another way, and count what a registration would then store. Nothing is stored.
 
-    Without columns those that can be read without a question are proposed. The choice stays with the file.
+    Without columns those that can be read without a question are proposed. The choice stays with the file. Returns how
+    the file is read now.
     """
     with curator.uploads.lent(caller.principal, upload_id) as (pending, file):
         work = partial(curator.uploads.read, caller.principal, pending, file, body)

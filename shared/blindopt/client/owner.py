@@ -207,7 +207,7 @@ class Owner(ServiceClient):
         account stays apart from that of any other. ``pseudonyms_differ``: persons have other names in ``continues``,
         so everybody starts at the amount of the person who has used most.
         """
-        decision = {"continues": list(continues), "separate": separate, "pseudonyms_differ": pseudonyms_differ}
+        decision = {"continues": continues, "separate": separate, "pseudonyms_differ": pseudonyms_differ}
         body = parsed(wire.OverlapDecision, decision)
         return self._post(f"/v1/datasets/{dataset_id}:decide", wire.DatasetView, body, key)
 

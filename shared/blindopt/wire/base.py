@@ -251,12 +251,12 @@ class FieldProblem(Reply):
     )
     cell: str | None = Field(None, repr=False, description="The cell of a file, up to 100 characters.")
     spellings: list[list[str]] | None = Field(
-        None, repr=False, description="To ask whether ids are one person's: up to five, each in two spellings."
+        None, repr=False, description="Ids that may be one person's: up to five, each in two spellings."
     )
     readings: list[CellReading] | None = Field(
         None,
         repr=False,
-        description="To ask for the decimal sign: the first five cells that have two readings.",
+        description="The first five cells that have two readings, where the decimal sign is not sure.",
     )
 
 

@@ -465,7 +465,7 @@ InitialDesignChoice = Annotated[
         description=(
             "How the initial candidates are chosen. random: uniformly; maximin: a random one, then repeatedly the one "
             "farthest from those chosen; mixed: half of them as maximin, the others random; null: maximin, mixed for "
-            "candidates with declared noise, for random rows random."
+            "candidates with declared noise, and random where the algorithm is random."
         )
     ),
 ]

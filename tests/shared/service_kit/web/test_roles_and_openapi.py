@@ -148,6 +148,7 @@ ALLOWED = {
         "GET /v1/tunings/{tuning_id}": OWNER,
         **{f"POST /v1/tunings{verb}": OWNER for verb in (":preview", "/{tuning_id}:cancel")},
         "GET /v1/datasets/{dataset_id}/account": READERS,
+        "GET /v1/datasets/{dataset_id}/picture": OWNER,
         "PUT /v1/datasets/{dataset_id}/account/caps": OWNER,
         f"GET {STUDY}": OWNER | MODELER,
         f"GET {STUDY}/candidates": MODELER,
