@@ -15,7 +15,6 @@ from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.candidates import column_scales
-from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
@@ -439,22 +438,6 @@ class RowChooser:
         """The best queried row and its outcomes, averaged over hyper-parameters; None where they are not fitted."""
         return self._algorithm.surrogate.averaged() if isinstance(self._algorithm, GpRule) else None
 
-    @property
-    def is_coverage_measured(self) -> bool:
-        """Whether repeated searches measured the coverage of ``averaged`` (benchmarks/papers/results, "Coverage")."""
-        fit, study = self.plan.fit, self.study
-        return (
-            isinstance(self.plan.algorithm, wire.Ei)
-            and isinstance(fit, wire.Fit)
-            and fit.model_copy(update={"starts": wire.Fit().starts}) == wire.Fit()
-            and isinstance(study.answers, wire.NoAnswerNoise)
-            and not (self._is_exact or group_answers(study))
-            and declared_noise(study.noise) is None
-            and self._spec.batch_size == 1
-            and study.r <= MEASURED_COLUMNS_MAX
-            and self.outcomes >= MEASURED_OUTCOMES_MIN
-        )
-
     def known_value(self, row: int) -> float | None:
         """The exact outcome of a queried row, in units of the measurement; None without one, and by older rules."""
         return self._exact_values.get(row) if self.plan.engine > 2 else None
@@ -511,8 +494,6 @@ def _check(observations: Sequence[wire.Observation], n: int) -> None:
             raise Invalid(f"past observation {number}: its row is not in the release, which has rows 0 to {n - 1}")
 
 
-MEASURED_COLUMNS_MAX, MEASURED_OUTCOMES_MIN = 10, 20
-"""The most columns, and the fewest outcomes, of the searches whose coverage was measured."""
 QUANTILE = 1.959963984540054  # of a normal, for 95 %
 Over = Literal["asked", "all"]
 
@@ -537,7 +518,6 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
         row, mean, sd = averaged.row, sign * averaged.mean, averaged.outcome.sd
         interval = sorted(sign * end for end in averaged.outcome.interval())
         following = sorted(sign * end for end in averaged.next_outcome.interval())
-        kind = "measured" if chooser.is_coverage_measured else "model"
     elif sd is not None and np.isfinite(mean - QUANTILE * sd) and np.isfinite(mean + QUANTILE * sd):
         interval = [mean - QUANTILE * sd, mean + QUANTILE * sd]
     if (value := chooser.known_value(row)) is not None:

@@ -239,8 +239,8 @@ class Optimizer:
     def recommendation(self, over: Over = "asked") -> wire.Recommendation | None:
         """Return the best ``over`` the queried candidates ("asked") or "all"; None before the first outcome.
 
-        Its ``interval`` is that of the candidate's mean outcome, ``next_interval`` that of its next measurement, and
-        ``interval_kind`` says whether such intervals were measured to hold.
+        Its ``interval`` is that of the candidate's mean outcome, and ``next_interval`` that of its next measurement:
+        under the model, 95 % if it is right.
         """
         return recommendation_of(self._chooser, over)
 

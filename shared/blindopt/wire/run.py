@@ -752,9 +752,8 @@ class LinkStatusList(Reply):
     links: list[LinkStatus] = Field(description="As in the file of links.")
 
 
-IntervalKind = Literal["measured", "model", "known"]
+IntervalKind = Literal["model", "known"]
 INTERVAL_NAMES: dict[IntervalKind, str] = {
-    "measured": "95 % interval",
     "model": "interval under the model",
     "known": "exact value",
 }
@@ -794,9 +793,8 @@ class Recommendation(Reply):
     interval_kind: IntervalKind = Field(
         "model",
         description=(
-            "measured: a 95 % interval, which held in 90 to 100 % of repeated searches, and in 80 % where much of an "
-            "outcome is the record's own; model: one under the model, 95 % if it is right; known: the answer was an "
-            "exact value, and both limits are this value."
+            "model: an interval under the model, 95 % if it is right; known: the answer was an exact value, and both "
+            "limits are this value."
         ),
     )
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
