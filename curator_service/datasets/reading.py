@@ -298,7 +298,7 @@ def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Enc
 
 
 def _rounded(column: RawColumn, values: Matrix, decimal: DecimalSign) -> int:
-    return column.rounded if isinstance(column, Numbers) else rules.rounded(column, values[:, 0], decimal)
+    return column.rounded if isinstance(column, Numbers) else rounded_cells(column, values[:, 0], decimal)
 
 
 def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tuple[Matrix, NDArray[np.bool_], Faults]:
@@ -320,6 +320,28 @@ def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tu
     return one_hot, missing, []
 
 
+def all_numbers(cells: Sequence[str], sign: DecimalSign = ".") -> Vector | None:
+    """A column at once (m,), if every cell is a finite number; else None, and each cell has to be looked at."""
+    joined = "".join(cells)
+    if not joined.isascii() or "_" in joined:
+        return None
+    if sign == ",":
+        if "." in joined:
+            return None
+        cells = [cell.replace(",", ".", 1) for cell in cells]
+    try:
+        values = np.array(list(map(float, cells)))
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+def rounded_cells(cells: Sequence[str], values: Vector, sign: DecimalSign = ".") -> int:
+    """How many cells are no longer what was written: digits beyond 2^53, and numbers so small that 0 is stored."""
+    suspects = np.flatnonzero((np.abs(values) > rules.LARGEST_INTEGER / 2) | (values == 0.0))
+    return sum(rules.is_rounded(cells[i], float(values[i]), sign) for i in suspects.tolist() if cells[i] != "0")
+
+
 def _stored(column: Numbers) -> tuple[Vector, NDArray[np.bool_], Faults]:
     missing = missing_numbers(column, frozenset())
     faults = [(int(i), rules.NOT_FINITE) for i in np.flatnonzero(np.isinf(column.values) & ~missing)]
@@ -329,7 +351,7 @@ def _stored(column: Numbers) -> tuple[Vector, NDArray[np.bool_], Faults]:
 def _numbers(column: list[str], decimal: DecimalSign) -> tuple[Vector, NDArray[np.bool_], Faults]:
     """Numbers of cells: all at once; if that fails, cell by cell."""
     missing = np.zeros(len(column), dtype=bool)
-    if (values := rules.all_numbers(column, decimal)) is not None:
+    if (values := all_numbers(column, decimal)) is not None:
         return values, missing, []
     values, faults = np.zeros(len(column)), []
     for index, cell in enumerate(column):

@@ -25,7 +25,15 @@ from blindopt.wire import (
 )
 from curator_service.datasets.columns import DETECTED
 from curator_service.datasets.findings import Findings, Limits
-from curator_service.datasets.reading import decimal_sign, label_of, markers_in, missing_numbers, open_source
+from curator_service.datasets.reading import (
+    all_numbers,
+    decimal_sign,
+    label_of,
+    markers_in,
+    missing_numbers,
+    open_source,
+    rounded_cells,
+)
 from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
@@ -109,9 +117,9 @@ class _Column:
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
                 self.texts = None
         is_marked = self.markers and not self.markers.isdisjoint(map(str.strip, cells))
-        if not is_marked and (values := rules.all_numbers(cells, decimal)) is not None:
+        if not is_marked and (values := all_numbers(cells, decimal)) is not None:
             self._bound(values)
-            self.rounded += rules.rounded(cells, values, decimal)
+            self.rounded += rounded_cells(cells, values, decimal)
             self.date_formats = []
             return
         for index, cell in enumerate(cells):
@@ -121,7 +129,7 @@ class _Column:
             if (number := rules.number_of(cell, decimal)) is not None and isfinite(number):
                 value = np.array([number])
                 self._bound(value)
-                self.rounded += rules.rounded([cell], value, decimal)
+                self.rounded += rounded_cells([cell], value, decimal)
             else:
                 self.wrong += 1
                 if len(self.odd) <= _ODD_MAX:

@@ -186,14 +186,17 @@ class ChecksOutside(Queries):
     everybody = asyncio.Barrier(CLIENTS)
 
     async def ask(self, caller, identity, request, pace=None):
+        await asyncio.to_thread(self._look, identity, request)
+        await self.everybody.wait()
+        return await super().ask(caller, identity, request, pace)
+
+    def _look(self, identity, request):
         with self._context.database.read() as db:
             rows = [(item.row, item.plays) for item in request.rows]
             balances = ledger_lines.row_balances(db, identity, [row for row, _ in rows])
             ledger.charge_answers(
                 self._studies.of(db, identity).spec, ledger_lines.balance(db, identity), rows, balances
             )
-        await self.everybody.wait()
-        return await super().ask(caller, identity, request, pace)
 
     def begin(self, *args):
         with pytest.MonkeyPatch.context() as unchecked:

@@ -7,13 +7,10 @@ alone, as a person types it into a field, has its ``readings``.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 
-import numpy as np
-
-from blindopt.arrays import Vector
 from blindopt.wire import CellReading, DecimalSign
 
 LENGTH_MAX = 100
@@ -181,7 +178,7 @@ def is_missing(cell: str) -> bool:
 def fault_of(cell: str, sign: DecimalSign = ".") -> str | None:
     """Why a cell that is not missing is no finite number; None if it is one."""
     if (value := number_of(cell, sign)) is not None:
-        return None if np.isfinite(value) else NOT_FINITE
+        return None if math.isfinite(value) else NOT_FINITE
     if cell.strip().casefold() in ("-nan", "+nan"):
         return "not finite (NaN)"
     if number_of(cell, _OTHER[sign]) is None:
@@ -189,33 +186,12 @@ def fault_of(cell: str, sign: DecimalSign = ".") -> str | None:
     return WITH_A_COMMA if sign == "." else WITH_A_POINT
 
 
-def all_numbers(cells: Sequence[str], sign: DecimalSign = ".") -> Vector | None:
-    """A column at once (m,), if every cell is a finite number; else None, and each cell has to be looked at."""
-    joined = "".join(cells)
-    if not joined.isascii() or "_" in joined:
-        return None
-    if sign == ",":
-        if "." in joined:
-            return None
-        cells = [cell.replace(",", ".", 1) for cell in cells]
-    try:
-        values = np.array(list(map(float, cells)))
-    except ValueError:
-        return None
-    return values if np.isfinite(values).all() else None
+def is_rounded(cell: str, value: float, sign: DecimalSign) -> bool:
+    """Whether a number is no longer what was written.
 
-
-def rounded(cells: Sequence[str], values: Vector, sign: DecimalSign = ".") -> int:
-    """How many cells are no longer what was written: digits beyond 2^53, and numbers so small that 0 is stored.
-
-    >>> rounded(["9007199254740993", "9007199254740992", "1e-400", "0"], np.array([2.0**53, 2.0**53, 0, 0]))
-    2
+    >>> is_rounded("9007199254740993", 2.0**53, "."), is_rounded("9007199254740992", 2.0**53, ".")
+    (True, False)
     """
-    suspects = np.flatnonzero((np.abs(values) > LARGEST_INTEGER / 2) | (values == 0.0))
-    return sum(_is_rounded(cells[i], float(values[i]), sign) for i in suspects.tolist() if cells[i] != "0")
-
-
-def _is_rounded(cell: str, value: float, sign: DecimalSign) -> bool:
     if value == 0.0:
         return any(digit in cell.lower().partition("e")[0] for digit in "123456789")
     whole, _, decimals = cell.partition(sign)

@@ -42,7 +42,7 @@ class Damaged(StorageUnavailable):
         """The damage that an error of a driver reports; None for any other error. Class XX of PostgreSQL is damage."""
         code, state = getattr(error, "sqlite_errorcode", None) or 0, getattr(error, "sqlstate", None) or ""
         if code & 0xFF in _DAMAGED or code in _DAMAGED_READS or state.startswith("XX"):
-            return cls(f"a part of the database on its disk is damaged ({kind_of(error)})")
+            return cls(f"a part of the database on its disk is damaged ({kind_of(error)}): keep its files")
         return None
 
 

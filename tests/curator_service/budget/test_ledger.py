@@ -720,7 +720,11 @@ class ForgetsBody(Queries):
 
 
 class SilentBudgets(Budgets):
-    """Refuses without a record."""
+    """The budgets of a curator, which refuse without a record."""
+
+    def __init__(self, context, budgets):
+        super().__init__(context, None, None)
+        self.uses = budgets.uses
 
     def refuse(self, *args):
         pass
@@ -730,7 +734,7 @@ class ForgetsRefusals(Queries):
     """Has such budgets."""
 
     def __init__(self, context, vault, limits, studies, budgets, *rest):
-        super().__init__(context, vault, limits, studies, SilentBudgets(context, vault), *rest)
+        super().__init__(context, vault, limits, studies, SilentBudgets(context, budgets), *rest)
 
 
 class CarelessAuthentication(Authentication):

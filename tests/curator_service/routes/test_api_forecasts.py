@@ -20,7 +20,7 @@ from curator_service.settings import Settings
 from curator_service.store import jobs as table
 from curator_service.vault import Vault
 from service_kit.runner.runner import Runner
-from tests.builders import a_study_of
+from tests.builders import a_study_of, registered_apart
 from tests.curator_service.number_traces import tells
 from tests.processes import parent_of, workers_of
 
@@ -315,7 +315,7 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
     views = {}
     for name, last in (("independent", 7), ("dependent", 29)):
         lines = b"".join(b"%d,%d,1\n" % (i, i if i < 29 else last) for i in range(30))
-        twins = owner.register(name, b"a,b,y\n" + lines)
+        twins = registered_apart(owner, name, b"a,b,y\n" + lines)
         changed = {
             "features": [wire.Feature(column=c, lower=0.0, upper=30.0) for c in "ab"],
             "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),

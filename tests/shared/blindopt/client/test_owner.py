@@ -196,6 +196,8 @@ def test_a_private_tuning_is_previewed_charged_and_waited_for(owner, small):
     header, *rows = small.csv.splitlines()
     public = owner.upload(b"\n".join([header, *rows[:200]]), name="public", public=True)
     private = owner.upload(b"\n".join([header, *rows[200:]]), name="private")
+    if private.view.overlaps:
+        owner.decide_overlap(private.id, separate="another test has these records")
     first, second, label = small.names
     bounds = dict(zip(("lower", "upper"), small.bounds, strict=True))
     score = {"kind": "logistic", "training_dataset_id": public.id, "label": label, "threshold": 0.5, "loss": "zero_one"}

@@ -123,6 +123,8 @@ REQUESTS = [
     (wire.Labels, {"note": "one\ntwo", "tags": ["pilot", "second try"]}),
     (wire.RecommendationWish, {"kind": "recommendation", "over": "all"}),
     (wire.WithholdCreate, {"person": "P-0042"}),
+    (wire.OverlapDecision, {"continues": ["ds_1"], "separate": "another hospital", "pseudonyms_differ": True}),
+    (wire.ReadingChoice, {"separator": "|", "decimal": ",", "encoding": "windows-1252", "missing_values": ["?"]}),
     (wire.MeanRelease, {"measurement_ids": [MEASURED["measurement_id"]]}),
     (wire.Countersigning, {"note": "n", "key": "k"}),
     (wire.TokenReplacement, {"token": SECRET}),

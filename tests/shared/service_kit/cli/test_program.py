@@ -111,7 +111,7 @@ def test_a_damaged_database_is_reported_in_a_line(run, tmp_path, content):
     for command in (["token", "list"], ["audit", "verify"], ["backup", tmp_path / "copy"], ["serve", "--port", "0"]):
         done = run(*command)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
-        assert done.stderr == "error: the database is damaged, or refused a statement (DatabaseError): keep its files\n"
+        assert done.stderr == "error: a part of the database on its disk is damaged (DatabaseError): keep its files\n"
     assert not list(tmp_path.glob("copy*"))
 
 
