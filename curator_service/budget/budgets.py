@@ -110,7 +110,7 @@ class FileBudget:
     def check_answers(
         self, study_id: str, spec: wire.StudyCreate, release_id: str, charges: list[Charge], again: int
     ) -> None:
-        """Check charges for answers before they are stored. Raises BudgetExhausted.
+        """Check charges for answers before they are stored. Raises BudgetExhausted, also where no cap can hold.
 
         ``again``: how often the answer of these which was released most often will have been.
         """
@@ -118,20 +118,25 @@ class FileBudget:
             return
         self._check_file()
         public = all(row.public for row in store.registrations(self._db, self._dataset.sha256))
-        if prices.answers_are_unbounded(spec, public=public):
+        # Files that were used without a bound may have joined an account with a cap.
+        joined = self._uses.read(self._db, self._dataset) if len(self._files) > 1 else None
+        if prices.answers_are_unbounded(spec, public=public) or (joined is not None and not joined.is_bounded):
             caps = dict(zip(("dataset.epsilon", "dataset.delta"), self.account.cap_texts, strict=True))
             cap, limit = next((cap, limit) for cap, limit in caps.items() if limit is not None)
             raise BudgetExhausted(cap, requested=text(sum(charge.cost for charge in charges)), spent="0", limit=limit)
         if self.account.cap_epsilon is None:
             return
         if Prices.of(spec).by_record:
-            most = self._check_units(study_id, release_id, charges)
+            most = self._check_units(study_id, release_id, charges, joined)
         else:
             most = self._check_everyone(study_id, spec, charges, again)
         note_file_caps(self._db, self._context.outbox, self.name, self.account, most)
 
-    def _check_units(self, study_id: str, release_id: str, charges: list[Charge]) -> Cost:
-        """Check each record or person behind the charged rows; the largest amount that any of them will have used."""
+    def _check_units(self, study_id: str, release_id: str, charges: list[Charge], joined: FileUse | None) -> Cost:
+        """Check each record or person behind the charged rows; the largest amount that any of them will have used.
+
+        ``joined``: the use of an account of several files.
+        """
         db, dataset, uses = self._db, self._dataset, self._uses
         cost_at: Counter[int] = Counter()
         for charge in charges:
@@ -141,10 +146,9 @@ class FileBudget:
         for row, unit in uses.units_at(db, dataset, study_id, release_id, cost_at).items():
             rows_of.setdefault(unit, []).append(row)
         most, everyone, totals = Cost(), 0, None
-        if len(self._files) > 1:
-            file = uses.read(db, dataset)
-            everyone, totals = file.everyone, file.of_kind(dataset.person_column)
-            everyone += file.of_other_units(dataset.person_column)
+        if joined is not None:
+            everyone, totals = joined.everyone, joined.of_kind(dataset.person_column)
+            everyone += joined.of_other_units(dataset.person_column)
         else:
             everyone = self.account.used.epsilon + uses.by_everyone(db, dataset) + uses.of_other_units(db, dataset)
         for unit, rows in rows_of.items():
@@ -214,8 +218,8 @@ class FileBudget:
 def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
     """What a file has used after the release of a further study.
 
-    Raises BudgetExhausted at a cap. Raises StateConflict if the account is closed, or if it has a cap and what the
-    study would release has no finite bound.
+    Raises BudgetExhausted at a cap. Raises StateConflict if the account is closed, or if it has a cap and has no bound
+    in the worst case, or would have none with what the study would release.
     """
     cost = release_cost(spec, ran)
     if use.public and cost.epsilon == 0:  # nobody in it needs protection
@@ -223,8 +227,10 @@ def allow_release(use: FileUse, spec: wire.StudyCreate, ran: Concrete) -> Cost:
     use.account.check_open()
     why = prices.release_is_unbounded(ran, public=use.public)
     why = why or prices.answers_are_unbounded(spec, public=use.public)
-    if why and use.account.is_capped:
-        raise StateConflict(f"this dataset has a cap, which cannot hold with this study: {why}")
+    if use.account.is_capped:
+        if why:
+            raise StateConflict(f"this dataset has a cap, which cannot hold with this study: {why}")
+        use.check_bounded()
     # What costs nothing passes no cap, also if a record that may have been corrected counts as more than the cap.
     return use.account.check(use.used, cost) if cost != Cost() else use.used
 

@@ -238,7 +238,7 @@ class FileUse:
 
         Of a tuning with a delta nothing is proved for several records.
         """
-        if self.is_unbounded or self.averages or any(file.account.used.delta for file in (self, *self.others)):
+        if not self.is_bounded or any(file.account.used.delta for file in (self, *self.others)):
             return None
         releases = [(Decimal(text(study.balance.release)), study.delta) for study in self.of_account]
         deltas = (Cost(0, prices.group_delta(*release, k)) for release in releases)
@@ -261,6 +261,11 @@ class FileUse:
     def is_unbounded(self) -> bool:
         """Whether a use, a study or a tuning, has no guarantee at all."""
         return bool(self.unbounded or any(file.account.unproved_charges for file in (self, *self.others)))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every use of the account has a bound in the worst case, so that a cap on it can hold."""
+        return not (self.is_unbounded or self.averages)
 
     def check_bounded(self) -> None:
         """Raise StateConflict if any use of the account has no bound in the worst case: no cap on it can hold."""

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import pytest
 
+from blindopt import wire
 from blindopt.wire import ColumnMeasurement, Feature
 from curator_service import store
 from curator_service.budget.file_use import FileUses
@@ -17,7 +18,7 @@ from curator_service.budget.people import People
 from curator_service.datasets.same_people import SamePeople
 from curator_service.privacy.prices import text
 from service_kit.store import audit_log
-from tests.curator_service.budget.file_of_records import FileOfRecords, N
+from tests.curator_service.budget.file_of_records import FileOfRecords, N, spec_of
 from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta
 from tests.curator_service.budget.test_account_sequences import ACTS, PERSONS, SCORER, Acts, Killed
 from tests.interventions import fail_at
@@ -463,6 +464,31 @@ def test_persons_who_come_and_go_are_matched_over_a_file_in_between(may):
     assert may.decide(july, continues=[may.dataset, june]).status_code == 200
     assert [(share.epsilon, share.units) for share in may.account(july).losses] == [("0", 6)]
     assert [(share.epsilon, share.units) for share in may.account().losses] == [("1", 40)]
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact answers", "the control: private answers"])
+def test_a_cap_holds_nothing_of_an_account_that_a_file_without_a_bound_joined(may, exact):
+    """January has exact answers and no cap, may has both a cap and an open study; the owner's way out is no cap."""
+    first = may.grant(may.in_process.call("owner", "GET", "/v1/studies")["studies"][0]["id"])
+    january = june_of(may, table([f"j{i}" for i in range(6)], ".5"), name="january")
+    study = may.study(january, **({"answers": wire.NONE} if exact else {}))
+    assert may.ask(study, 0).status_code == 201
+    assert may.caps("9", raise_caps=True, reason="more").status_code == 200
+    june = june_of(may, table([*NAMES[:40], *(f"j{i}" for i in range(6))], ".25"))
+    assert may.decide(june, continues=[may.dataset, january]).status_code == 200
+    assert (may.account(june).epsilon, may.account(june).cap_epsilon) == (None if exact else "1.5", "9")
+    created = may.in_process.call("owner", "POST", "/v1/studies", json=spec_of(june))
+    assert ("no cap on this dataset can hold" in (created["account"]["problem"] or "")) == exact
+    draft = created["id"]
+    refused, query = may.release(draft), may.ask(first, may.row_of(first, 0))
+    assert (refused.status_code, query.status_code) == ((409, 403) if exact else (200, 201)), refused.text
+    if exact:
+        assert study in refused.json()["detail"]
+        assert study not in query.text
+        assert may.caps(None, raise_caps=True, reason="january has no bound").status_code == 200
+        assert may.release(draft).status_code == 200
+        assert may.ask(first, may.row_of(first, 0)).status_code == 201
+    may.in_process.check()
 
 
 def test_records_match_over_a_third_file_where_columns_differ(tmp_path):
