@@ -40,6 +40,9 @@ def upload(
     records_per_person: Annotated[
         int | None, typer.Option(help="Records of one person that are kept, at random.")
     ] = None,
+    person_ids: Annotated[
+        str | None, typer.Option(help="Ids written in two ways: one person's (folded_1), or not (as_written).")
+    ] = None,
     public: Annotated[bool, typer.Option("--public", help="Nobody in it needs protection.")] = False,
     yes: Yes = False,
     url: Url = None,
@@ -59,6 +62,7 @@ def upload(
         "missing_values": missing,
         "person": person,
         "rows_per_person": records_per_person,
+        "person_ids": person_ids,
     }
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     with plain_errors():

@@ -145,6 +145,40 @@ def test_the_decimal_sign_is_asked_for_where_no_cell_shows_it(curator, tmp_path)
     assert "type a number from 1 to 2" in shown
 
 
+@pytest.fixture
+def visits(tmp_path):
+    """The ids of persons are numbers, and one is written in two ways."""
+    path = tmp_path / "visits.csv"
+    path.write_text("p,a\n6117,1\n6118,2\n6117.0,3\n", encoding="utf-8")
+    return path
+
+
+def test_persons_whose_ids_are_numbers_are_named_by_options(curator, visits):
+    command = ("dataset", "upload", str(visits), "--yes", "--json", "--person", "p", "--records-per-person", "2")
+    refused = curator.run_in_process(*command)
+    assert (refused.returncode, "6117 and 6117.0" in refused.stderr, waiting(curator)) == (1, True, [])
+    for ids, persons in (("folded_1", 2), ("as_written", 3)):
+        visits.write_text(visits.read_text(encoding="utf-8") + f"{persons},4\n", encoding="utf-8")
+        stored = curator.run_in_process(*command, "--person-ids", ids)
+        assert stored.returncode == 0, stored.stderr
+        view = wire.DatasetView.model_validate_json(stored.stdout)
+        assert ([column.name for column in view.columns], view.rows) == (["a"], 2 + persons)
+        assert (view.persons, view.reading.person_ids) == (persons + persons - 1, ids)
+
+
+def test_persons_whose_ids_are_numbers_are_named_in_python(owner, visits):
+    file = owner.read(visits)
+    of_persons = {"person": "p", "rows_per_person": 2}
+    with pytest.raises(bo.Remote) as refused:
+        file.correct(**of_persons)
+    assert any("6117 and 6117.0" in note for note in refused.value.__notes__)
+    file.correct(**of_persons, person_ids="folded_1", columns={"a": {"kind": "number"}})
+    assert [choice.column for choice in file.reading.columns] == ["a"]
+    with pytest.raises(bo.Remote, match="is the person column"):  # the control: who names it is told
+        file.correct(columns=["p", "a"])
+    file.discard()
+
+
 def test_people_of_an_earlier_file_are_named_after_the_upload(curator, tmp_path):
     for name, more in (("first", ""), ("second", "9,8,7\n")):
         path = tmp_path / f"{name}.csv"

@@ -472,10 +472,11 @@ def _masked(detail: str) -> str:
 
 
 def _faults(problem: wire.Problem) -> Iterator[str]:
-    """A line for each of the first faults that the other party lists: where it is, and what is wrong."""
+    """A line for each of the first faults that the other party lists: where it is, what is wrong, which ids it asks."""
     errors = problem.errors or []
     for error in errors[:FAULTS_MAX]:
-        yield _masked(sentence(error.model_dump()))
+        pairs = "; ".join(" and ".join(pair) for pair in error.spellings or [])
+        yield _masked(sentence(error.model_dump()) + (f": {pairs}" if pairs else ""))
     if len(errors) > FAULTS_MAX:
         yield f"and {len(errors) - FAULTS_MAX} more"
 

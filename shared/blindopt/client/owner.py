@@ -421,17 +421,20 @@ class UploadedFile:
     def correct(self, **changes: Any) -> "UploadedFile":
         """Read the file in another way, and count again. Nothing is stored. Return the file.
 
-        ``changes`` are fields of ReadingChoice: separator, decimal, encoding, missing_values, person and
+        ``changes`` are fields of ReadingChoice: separator, decimal, encoding, missing_values, person, person_ids and
         rows_per_person. ``columns`` replaces all choices, or, as a dict by name, some of them: None leaves a column
-        out. Columns are proposed anew if another of the first four is changed without them.
+        out, as ``person`` does with its own. Columns are proposed anew if one of the first four changes without them.
 
         Raises Invalid for what cannot be right, and Remote ``dataset_invalid`` with each fault.
         """
         fields = {} if self.reading is None else self.reading.model_dump()
         anew = changes.keys() & uploads.OF_CELLS and "columns" not in changes
+        of_person = {str(changes["person"]).strip(): None} if changes.get("person") is not None else {}
         columns = changes.get("columns")
         if isinstance(columns, Mapping):
-            changes["columns"] = self._with(columns)
+            changes["columns"] = self._with(of_person | dict(columns))
+        elif of_person and "columns" not in changes:
+            changes["columns"] = self._with(of_person) or None
         reading = reading_of(fields | changes | ({"columns": None} if anew else {}))
         self.view = self.owner.read_upload(self.view.id, reading)
         return self
