@@ -18,6 +18,8 @@ from curator_service.vault import Vault
 from service_kit.context.keys import Seal
 
 _BLOCK = 16_384
+NEVER = b"\x00" * DIGEST_BYTES
+"""In the place of the digest of a record that matches none."""
 Digests = NDArray[np.void]
 Labels = list[NDArray[np.int64]]
 """By file, the label of each unit: units of several files that have one label may be the same person."""
@@ -32,8 +34,10 @@ class People:
     def digests(self, dataset: Any, other: Any) -> tuple[Digests, Digests] | None:
         """The digest of each unit in both: of persons, or of values in the columns that both have, by name.
 
-        If one has further columns, equal values alone may be chance: then a record counts if its values are its own in
-        each file, and the digest of any other is zero in one and empty in the other, so that they never match.
+        A column that only counts rows of either file says nothing of a person: it tells apart alone what is equal in
+        whole records. If one has further columns, equal values alone may be chance: then a record counts if its values
+        are its own in each file, and the digest of any other is zero in one and empty in the other, so that they never
+        match.
         """
         if dataset.person_column is not None and other.person_column is not None:
             ids = [self._vault.persons(row.id) for row in (dataset, other)]
@@ -43,12 +47,22 @@ class People:
             return void_digests(ids[0]), void_digests(ids[1])
         names = [store.column_names(row) for row in (dataset, other)]
         common = sorted(set(names[0]) & set(names[1]))
-        if not common:
+        are_whole = set(names[0]) == set(names[1])
+        counters = self._counters(dataset, common) | self._counters(other, common)
+        columns = [name for name in common if name not in counters]
+        if not columns and are_whole and len(common) > 1:
+            columns = common  # ranks, perhaps, of which several agree
+        if not columns:
             return None
-        first, second = (self.of_records(row, common) for row in (dataset, other))
-        if set(names[0]) != set(names[1]):
-            _blank_repeated(first, b"\x00")
-            _blank_repeated(second, b"\xff")
+        first, second = (self.of_records(row, columns) for row in (dataset, other))
+        if not are_whole:
+            first[_repeated(first)] = np.void(NEVER)
+            second[_repeated(second)] = np.void(b"\xff" * DIGEST_BYTES)
+        elif counters:
+            in_several = np.concatenate([digests[_repeated(digests)] for digests in (first, second)])
+            for row, digests in ((dataset, first), (other, second)):
+                several = np.isin(digests, in_several)
+                digests[several] = self.of_records(row, common)[several]
         return first, second
 
     def named(self, dataset: Any, persons: Iterable[bytes]) -> set[bytes]:
@@ -59,6 +73,19 @@ class People:
         if spellings is not None:
             is_named |= np.isin(void_digests(spellings), names)
         return {digest.tobytes() for digest in np.unique(digests[is_named])}
+
+    def _counters(self, dataset: Any, columns: Sequence[str]) -> set[str]:
+        """Which of the columns only count the rows of a dataset's file, from 0 or 1, in any order."""
+        rows = dataset.rows + (dataset.rows_left_out or 0) + (dataset.person_rows_dropped or 0)
+        stored, values = store.column_names(dataset), self._vault.dataset(dataset.id)
+        counters = set()
+        for name in columns:
+            column = values[:, stored.index(name)]
+            if column.min() < 0 or column.max() > rows or (column % 1).any():
+                continue
+            if np.bincount(column.astype(np.int64)).max() == 1:
+                counters.add(name)
+        return counters
 
     def of_records(self, dataset: Any, columns: Sequence[str]) -> Digests:
         """The digest of each record's values in ``columns`` (n,)."""
@@ -106,6 +133,7 @@ def void_digests(digests: NDArray[np.uint8]) -> Digests:
     return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
 
 
-def _blank_repeated(digests: Digests, byte: bytes) -> None:
+def _repeated(digests: Digests) -> NDArray[np.bool_]:
+    """Which digests another record of the file has too."""
     _, inverse, counts = np.unique(digests, return_inverse=True, return_counts=True)
-    digests[counts[inverse] > 1] = np.void(byte * DIGEST_BYTES)
+    return np.asarray(counts[inverse] > 1)

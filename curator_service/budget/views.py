@@ -32,6 +32,8 @@ from service_kit.store.stored_replies import StoredReply
 from service_kit.web.metrics import Figures, gauge
 
 _GROUPS = 50
+_FEW_COLUMNS = 4
+"""In so many columns records of two files may be equal by chance."""
 _ALL = 10**9
 
 
@@ -288,7 +290,8 @@ def overlaps_of(db: Connection, uses: FileUses | None, dataset: Any) -> list[wir
         are_in = f"{matched} of {overlap['of']} {unit}s {'is' if matched == 1 else 'are'} in {earlier.name}"
         if earlier.id in waiting:
             used = "" if uses is None else f", {_used(db, uses, earlier, unit)}"
-            decision, sentence = "undecided", f"{are_in}{used}. Continue its account?"
+            chance = _chance(dataset, earlier) if unit == "record" else ""
+            decision, sentence = "undecided", f"{are_in}{used}.{chance} Continue its account?"
         elif earlier.account == dataset.account:
             decision, sentence = "continues", f"{are_in} too: both files have one account."
         else:
@@ -296,6 +299,16 @@ def overlaps_of(db: Connection, uses: FileUses | None, dataset: Any) -> list[wir
             decision, sentence = "separate", f"{are_in} too, and the account is apart{why}. Add the figures of both."
         overlapping.append(wire.Overlap.model_validate({**overlap, "decision": decision, "sentence": sentence}))
     return overlapping
+
+
+def _chance(dataset: Any, earlier: Any) -> str:
+    """That records may match by chance; nothing if many columns are compared, or whole records."""
+    names = [store.column_names(row) for row in (dataset, earlier)]
+    common = [name for name in names[0] if name in names[1]]
+    if not common or len(common) > _FEW_COLUMNS or set(names[0]) == set(names[1]):
+        return ""
+    alone = f"The only columns of both files are {', '.join(common)}"
+    return f" {alone}: if equal values there are chance, keep the accounts separate."
 
 
 def _used(db: Connection, uses: FileUses, earlier: Any, unit: str) -> str:

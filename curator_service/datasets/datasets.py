@@ -154,7 +154,7 @@ class Datasets:
                 elif read.left_out:
                     self._vault.keep_numbers(dataset_id, _mapped(numbers))
                 sealed = self._labels.sealed(dataset_id, labels, records)
-            stored = _unregistered(dataset_id, upload, read, digest)
+            stored = _unregistered(dataset_id, upload, read, counts, digest)
             comparisons: Comparisons = {}
             with self._context.database.read() as db:
                 self._same_people.compare(db, stored, comparisons)
@@ -351,12 +351,13 @@ def _mapped(file: BinaryIO) -> NDArray[np.int64]:
     return np.memmap(file, dtype=np.int64, mode="r")
 
 
-def _unregistered(dataset_id: str, upload: Upload, read: Reply, digest: str) -> Any:
+def _unregistered(dataset_id: str, upload: Upload, read: Reply, counts: _Persons, digest: str) -> Any:
     """A stored file that is no dataset yet, as far as its people can be compared with those of others."""
     assert read.columns is not None
     columns = json.dumps([column.model_dump() for column in read.columns])
-    fields = {"id": dataset_id, "sha256": digest, "rows": read.rows, "columns": columns}
-    return SimpleNamespace(**fields, public=upload.public, person_column=upload.person, rows_left_out=read.left_out)
+    fields = {"id": dataset_id, "sha256": digest, "rows": read.rows, "columns": columns, "rows_left_out": read.left_out}
+    dropped = counts.person_rows_dropped
+    return SimpleNamespace(**fields, public=upload.public, person_column=upload.person, person_rows_dropped=dropped)
 
 
 def dataset_view(row: Any, overlapping: Sequence[wire.Overlap] = ()) -> wire.DatasetView:

@@ -10,7 +10,7 @@ import numpy as np
 
 from curator_service import store
 from curator_service.budget.ledger_lines import account_name
-from curator_service.budget.people import People
+from curator_service.budget.people import NEVER, People
 from curator_service.datasets import table as withheld
 from curator_service.datasets.records import file_numbers, of_units
 from curator_service.salted_digests import salted_digest
@@ -114,7 +114,9 @@ class SamePeople:
         if not matched:
             return None
         unit = "person" if dataset.person_column is not None and other.person_column is not None else "record"
-        return {"dataset_id": other.id, "unit": unit, "matched": matched, "of": len(np.unique(pair[0]))}
+        never_matches = pair[0] == np.void(NEVER)
+        of = len(np.unique(pair[0][~never_matches])) + int(never_matches.sum())
+        return {"dataset_id": other.id, "unit": unit, "matched": matched, "of": of}
 
     def _units_in(self, dataset: Any, other: Any, units: frozenset[str], compared: Comparisons) -> list[str]:
         """The units to withhold of another dataset because these ``units`` of a dataset are withheld."""

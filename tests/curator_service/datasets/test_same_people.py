@@ -1,6 +1,7 @@
 """The same people in another file: found at its registration, and withheld in every file once in one."""
 
 import io
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,7 +88,11 @@ def test_an_export_in_another_form_has_the_same_people_and_withholds_them(may, f
     assert (overlap["matched"], overlap["of"]) == (count - gone, count - gone + more)
     matched = f"{overlap['matched']} of {overlap['of']} {overlap['unit']}s are in may"
     used = f"which has used epsilon 1 of its cap 1.5 and withholds 1 {overlap['unit']}"
-    assert overlap["sentence"] == f"{matched}, {used}. Continue its account?"
+    chance = (
+        " The only columns of both files are a, b, y: if equal values there are chance, keep the accounts separate."
+    )
+    is_chance = form == "another column" and not may.fields
+    assert overlap["sentence"] == f"{matched}, {used}.{chance * is_chance} Continue its account?"
     checked = may.in_process.call("owner", "POST", "/v1/studies:check", json=spec_of(reply["id"]))
     assert overlap["sentence"] in checked["account"]["sentence"]
     refused = may.release(may.draft(reply["id"]))
@@ -179,6 +184,104 @@ def test_equal_values_in_some_columns_alone_are_chance(tmp_path):
         "owner", "POST", "/v1/datasets", files={"file": ("f.csv", other)}, data={"name": "other", "public": "false"}
     )
     assert reply["overlaps"] == []
+    file.close()
+
+
+def clinic(seed, outcome, columns="nr,age,bmi", numbered=None, n=300):
+    """A table of strangers to those of other seeds, with a column that numbers its rows."""
+    draw = random.Random(seed)
+    numbers = numbered or range(1, n + 1)
+    rows = [(str(i), str(draw.randrange(18, 90)), f"{draw.gauss(26, 4):.4f}", f"{draw.random():.6f}") for i in numbers]
+    header = [*columns.split(","), outcome]
+    return csv([(*row[: len(header) - 1], row[3]) for row in rows], header=header)
+
+
+@pytest.mark.parametrize(("columns", "outcome"), [("nr", "hba"), ("nr", "ldl"), ("nr,age", "hba")])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_number_of_rows_alone_makes_nobody_the_same(tmp_path, columns, outcome, first):
+    numbers = list(range(first, 300 + first))
+    random.Random(3).shuffle(numbers)
+    file = FileOfRecords(tmp_path, csv=clinic(1, "hba", columns), fields={})
+    file.fields = {}
+    june = plain(file, clinic(2, outcome, columns, numbers))
+    assert june["overlaps"] == []
+    assert send(file, file.dataset, "withhold", record=7).status_code == 200
+    assert withheld(file, june["id"]) == []
+    assert withheld(file, file.dataset) == [7]
+    file.close()
+
+
+def plain(file, content, name="june"):
+    data = {"name": name, "public": "false"}
+    return file.in_process.call("owner", "POST", "/v1/datasets", files={"file": ("f.csv", content)}, data=data)
+
+
+@pytest.mark.parametrize(
+    ("columns", "outcome", "matched"),
+    [
+        ("nr,age,bmi", "hba", 300),
+        ("nr,age,bmi", "ldl", 300),  # by age and bmi
+        ("nr,age", "hba", 300),  # whole records, also those whose age is not theirs alone
+    ],
+)
+def test_whole_records_and_own_values_are_found_beside_a_number_of_rows(tmp_path, columns, outcome, matched):
+    file = FileOfRecords(tmp_path, csv=clinic(1, "hba", columns), fields={})
+    file.fields = {}
+    lines = clinic(1, outcome, columns).decode().splitlines()
+    june = plain(file, "\n".join([lines[0], *lines[:0:-1]]).encode())
+    assert [overlap["matched"] for overlap in june["overlaps"]] == [matched]
+    assert send(file, file.dataset, "withhold", record=7).status_code == 200
+    assert withheld(file, june["id"]) == [294]
+    file.close()
+
+
+def test_of_few_common_columns_the_question_says_that_it_may_be_chance(tmp_path):
+    """Records whose values are not theirs alone count among all, and not as one."""
+    file = FileOfRecords(tmp_path, csv=clinic(1, "hba", "nr,age"), fields={}, name="A")
+    file.fields = {}
+    june = plain(file, clinic(2, "ldl", "nr,age"))
+    (overlap,) = june["overlaps"]
+    ages = [[line.split(",")[1] for line in clinic(seed, "y", "nr,age").decode().splitlines()[1:]] for seed in (1, 2)]
+    single = [{age for age in of_file if of_file.count(age) == 1} for of_file in ages]
+    matched = len(single[0] & single[1])
+    assert (overlap["matched"], overlap["of"]) == (matched, 300)
+    assert matched > 0
+    says = "The only columns of both files are nr, age: if equal values there are chance, keep the accounts separate."
+    assert says in overlap["sentence"]
+    reply = file.decide(june["id"], separate="other clinics")
+    assert (reply.status_code, says in reply.text) == (200, False)
+    file.close()
+
+
+def test_people_are_found_in_an_export_whose_rows_are_numbered_anew(tmp_path):
+    file = FileOfRecords(tmp_path, csv=clinic(1, "hba"), fields={})
+    file.fields = {}
+    numbers = [*range(2, 301), 1]
+    (overlap,) = plain(file, clinic(1, "hba", numbered=numbers))["overlaps"]
+    assert overlap["matched"] == 300
+    file.close()
+
+
+def test_whole_records_of_ranks_are_found(tmp_path):
+    """Two orders of the same people agree by chance in about one of them."""
+    ranks = list(range(1, 41))
+    random.Random(5).shuffle(ranks)
+    rows = [(str(i), str(rank)) for i, rank in enumerate(ranks, start=1)]
+    file = FileOfRecords(tmp_path, csv=csv(rows, header=("age_rank", "stay_rank")), fields={})
+    file.fields = {}
+    (overlap,) = plain(file, csv(rows[::-1], header=("age_rank", "stay_rank")))["overlaps"]
+    assert overlap["matched"] == 40
+    file.close()
+
+
+def test_equal_records_are_found_by_the_number_of_their_rows_too(tmp_path):
+    """A number of rows tells repeated records apart: all whole records that agree are found, and no others."""
+    rows = [(str(i), str(i % 2)) for i in range(1, 21)]
+    file = FileOfRecords(tmp_path, csv=csv(rows, header=("nr", "sex")), fields={})
+    file.fields = {}
+    other = [(nr, sex if int(nr) <= 15 else "2") for nr, sex in rows]
+    (overlap,) = plain(file, csv(other, header=("nr", "sex")))["overlaps"]
+    assert overlap["matched"] == 15
     file.close()
 
 
