@@ -42,16 +42,21 @@ def decisions_of(dataset: Any) -> list[dict[str, Any]]:
 
 
 def check_decided(db: Connection, dataset_id: str) -> None:
-    """Raise OverlapUndecided for a dataset with an overlap that is undecided, or that is not compared yet."""
+    """Raise OverlapUndecided for a dataset with an overlap that is undecided, or that is not compared yet.
+
+    So for every registration of its file: those declared public, too, if another one is private.
+    """
     dataset = store.find(db, store.datasets, dataset_id)
-    if dataset.overlaps is None and not dataset.public and not dataset.sandbox:
-        raise OverlapUndecided("the people of this dataset are compared with those of earlier ones: try again soon")
-    for overlap in undecided(db, dataset)[:1]:
-        matched, of, unit = overlap["matched"], overlap["of"], overlap["unit"]
-        raise OverlapUndecided(
-            f"{matched} of {of} {unit}s of this dataset are in {overlap['dataset_id']} too: decide whether it "
-            "continues the account of the earlier dataset"
-        )
+    waiting = {row.id for row in store.not_compared(db)}
+    for row in store.registrations(db, dataset.sha256):
+        if row.id in waiting:
+            raise OverlapUndecided("the people of this file are compared with those of earlier ones: try again soon")
+        for overlap in undecided(db, row)[:1]:
+            matched, of, unit = overlap["matched"], overlap["of"], overlap["unit"]
+            raise OverlapUndecided(
+                f"{matched} of {of} {unit}s of this file are in {overlap['dataset_id']} too: decide for {row.id} "
+                "whether it continues the account of the earlier dataset"
+            )
 
 
 def decide(db: Connection, context: ServiceContext, dataset_id: str, body: wire.OverlapDecision) -> dict[str, Any]:

@@ -491,6 +491,25 @@ def test_a_cap_holds_nothing_of_an_account_that_a_file_without_a_bound_joined(ma
     may.in_process.check()
 
 
+def test_a_public_registration_of_an_undecided_file_skips_no_decision(may):
+    june = june_of(may)
+    public = june_of(may, public=True, name="june for all")
+    assert view(may, public)["overlaps"] == []
+    created = may.in_process.call("owner", "POST", "/v1/studies", json=spec_of(public))
+    assert june in created["account"]["problem"]
+    bounds = {"columns": [{"column": "a", "outer": [0.0, 4.0]}], "epsilon": "0.25"}
+
+    def replies():
+        yield may.release(created["id"])
+        yield may.in_process.send("owner", "POST", f"/v1/datasets/{public}:bounds", json=bounds)
+
+    assert {(reply.status_code, reply.json()["code"]) for reply in replies()} == {(409, "overlap_undecided")}
+    assert may.decide(june, continues=[may.dataset]).status_code == 200
+    assert [reply.status_code for reply in replies()] == [403, 200]  # at the cap of may; below it
+    assert may.account(june).epsilon == "1.25"
+    may.in_process.check()
+
+
 def test_records_match_over_a_third_file_where_columns_differ(tmp_path):
     """May and july have no column in common; june has those of both."""
     columns = [("a", "b"), ("a", "b", "c", "d"), ("c", "d")]
