@@ -47,7 +47,7 @@ async def read_differently(page: Page, form: Form) -> Response:
     """Read the file with another separator, decimal sign, encoding or other cells that count as missing."""
     view = await _pending(page)
     markers = [line.strip() for line in form.get("missing_values").splitlines() if line.strip()]
-    signs: dict[str, str | None] = {name: form.get(name) for name in ("decimal", "encoding")}
+    signs: dict[str, str | None] = {name: form.get(name) or None for name in ("decimal", "encoding")}
     signs |= {"separator": next((sign for sign, words in SEPARATORS.items() if words == form.get("separator")), None)}
     try:
         await page.api.post(_path(view, ":read"), signs | {"missing_values": markers})
@@ -172,11 +172,7 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     }
     name = query.get("name") or view.filename.rpartition("/")[2].partition(".")[0]
     values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "since": "1970-01-01"}
-    values |= {
-        "separator": view.separator and SEPARATORS[view.separator],
-        "decimal": view.decimal,
-        "encoding": view.encoding,
-    }
+    values |= {"separator": view.separator and SEPARATORS[view.separator], "encoding": view.encoding}
     values |= {"missing_values": "\n".join(reading.missing_values)}
     values |= {each: query.get(each) or getattr(reading, each) for each in ("person", "rows_per_person", "person_ids")}
     is_filled = any(choice.missing == "fill" for choice in choices.values())

@@ -247,3 +247,18 @@ def test_a_wide_file_is_shown_in_thirty_lines(owner):
     file = owner.read(f"{header}\n{row}\n{row}\n".encode())
     assert len(str(file).splitlines()) <= 30
     file.discard()
+
+
+METRES = "Größe, m;Gewicht, kg\n1,805;75,125\n1,815;80,250\n"
+
+
+def test_another_separator_finds_the_decimal_sign_anew(owner, curator, tmp_path):
+    file = owner.read(METRES.encode()).correct(separator=",")
+    with pytest.raises(bo.Remote, match="which sign is decimal"):
+        file.correct(separator=";")
+    stored = file.correct(separator=";", decimal=",").correct(missing_values=["-"]).store(name="m")
+    assert [column.maximum for column in stored.view.columns] == [1.815, 80.25]
+    path = tmp_path / "m.csv"
+    path.write_text(METRES, encoding="utf-8")
+    done = curator.run_in_process("dataset", "upload", str(path), "--separator", "semicolons", "--yes")
+    assert (done.returncode != 0, "which sign is decimal" in done.stderr) == (True, True)

@@ -423,7 +423,8 @@ class UploadedFile:
 
         ``changes`` are fields of ReadingChoice: separator, decimal, encoding, missing_values, person, person_ids and
         rows_per_person. ``columns`` replaces all choices, or, as a dict by name, some of them: None leaves a column
-        out, as ``person`` does with its own. Columns are proposed anew if one of the first four changes without them.
+        out, as ``person`` does with its own. Columns are proposed anew if one of the first four changes without them,
+        and the decimal sign is found anew with another separator or encoding.
 
         Raises Invalid for what cannot be right, and Remote ``dataset_invalid`` with each fault.
         """
@@ -435,6 +436,8 @@ class UploadedFile:
             changes["columns"] = self._with(of_person | dict(columns))
         elif of_person and "columns" not in changes:
             changes["columns"] = self._with(of_person) or None
+        if changes.keys() & {"separator", "encoding"}:
+            fields["decimal"] = None
         reading = reading_of(fields | changes | ({"columns": None} if anew else {}))
         self.view = self.owner.read_upload(self.view.id, reading)
         return self

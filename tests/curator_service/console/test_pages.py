@@ -351,6 +351,16 @@ def test_a_sign_that_may_group_thousands_is_asked_for_with_both_readings(owner):
     assert "2,500" in owner.shown or "2500" in owner.shown
 
 
+def test_a_file_that_is_read_with_another_separator_is_asked_for_its_sign(owner):
+    _upload(owner, "x, m;n, kg\n1,805;75,125\n1,815;80,250\n", filename="Meter.csv")
+    path = owner.path.removeprefix("/console")
+    owner.submit(f"{path}:read", separator="commas")
+    owner.submit(f"{path}:read", separator="semicolons")
+    assert (owner.status, "which sign is decimal" in owner.shown) == (422, True)
+    owner.submit(f"{path}:read", separator="semicolons", decimal=",")
+    assert (owner.status, "with a decimal comma" in owner.shown) == (200, True)
+
+
 def test_a_pending_file_waits_on_home_for_its_owner_alone_until_it_is_deleted(owner, auditor):
     _upload(owner, "a,b\n1,x\n", filename="Wartend.csv")
     path = owner.path.removeprefix("/console")
