@@ -85,9 +85,17 @@ def _of_files(file: FileUse, unit: str) -> str:
 
 
 def _apart(db: Connection, dataset: Any, unit: str) -> list[str]:
-    """That the owner keeps accounts of the same people apart, and why."""
-    decisions = [decision for row in store.in_account(db, dataset.account) for decision in decisions_of(row)]
-    reasons = dict.fromkeys(decision["separate"] for decision in decisions if decision["apart"])
+    """That the owner keeps this account and that of an earlier or a later file with the same people apart, and why."""
+    rows = store.of_all_accounts(db)
+    accounts = {row.id: row.account for row in rows}
+    reasons = dict.fromkeys(
+        decision["separate"]
+        for row in rows
+        for decision in decisions_of(row)
+        for name in decision["apart"]
+        # An earlier dataset that is forgotten was charged nothing.
+        if row.account != (other := accounts.get(name, row.account)) and dataset.account in (row.account, other)
+    )
     return [f"Files with the same {unit}s have accounts of their own, as the owner says: {why}." for why in reasons]
 
 

@@ -318,6 +318,12 @@ def in_account(db: Connection, account: str) -> list[Row[Any]]:
     return list(db.execute(select(datasets).where(datasets.c.account == account).order_by(datasets.c.seq)))
 
 
+def of_all_accounts(db: Connection) -> list[Row[Any]]:
+    """The account of each dataset, and what was decided about its overlaps, in order."""
+    columns = datasets.c.id, datasets.c.account, datasets.c.overlap_decisions
+    return list(db.execute(select(*columns).order_by(datasets.c.seq)))
+
+
 def join_accounts(db: Connection, accounts: Iterable[str], account: str) -> None:
     db.execute(update(datasets).where(datasets.c.account.in_(list(accounts))).values(account=account))
 

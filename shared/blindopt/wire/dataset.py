@@ -318,8 +318,8 @@ class OverlapDecision(Request):
     )
     separate: Name | None = Field(
         None,
-        description="Why the account stays apart from each other dataset with the same people: the log, the account "
-        "and reports say so. Needed if continues does not name all.",
+        description="Why the account stays apart from each other dataset with the same people: accounts and reports "
+        "of both say so, and the log has its digest. Needed if continues does not name all.",
     )
     pseudonyms_differ: bool = Field(
         False,

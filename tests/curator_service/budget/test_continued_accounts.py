@@ -371,12 +371,30 @@ def test_accounts_that_are_kept_apart_say_so_and_why(may):
     reply = may.decide(june, separate="another hospital numbers its patients likewise")
     assert reply.json()["overlaps"][0]["decision"] == "separate"
     assert may.account(june).cap_epsilon is None
-    assert "as the owner says: another hospital numbers its patients likewise." in may.account(june).sentence
-    report = may.in_process.call("owner", "POST", f"/v1/datasets/{june}:report")["report"]
-    assert "another hospital" in report["account"]["sentence"]
+    for dataset in (june, may.dataset):
+        says = "persons have accounts of their own, as the owner says: another hospital numbers its patients likewise."
+        assert says in may.account(dataset).sentence
+        report = may.in_process.call("owner", "POST", f"/v1/datasets/{dataset}:report")["report"]
+        assert says in report["account"]["sentence"]
+    march = may.in_process.register(table([f"another{i}" for i in range(4)], ".7"), apart=False, **WITH_PERSONS)
+    assert "another hospital" not in may.account(march).sentence
     assert len(may.records("dataset.decided")) == 1
     assert may.release(may.draft(june)).status_code == 200
     assert may.decide(june, separate="again").status_code == 422  # there is nothing left to decide
+    may.in_process.check()
+
+
+def test_accounts_that_have_become_one_are_no_longer_said_to_be_apart(may):
+    june = june_of(may)
+    assert may.decide(june, separate="another hospital").status_code == 200
+    july = june_of(may, table(NAMES[:9], ".5"), name="july")
+    assert may.decide(july, continues=[june], separate="of the hospital of june").status_code == 200
+    august = june_of(may, table(NAMES[:8], ".7"), name="august")
+    sentences = [may.account(dataset).sentence for dataset in (may.dataset, june, july)]
+    assert all("another hospital" in each and "of the hospital of june" in each for each in sentences)
+    assert may.decide(august, continues=[may.dataset, june]).status_code == 200
+    for dataset in (may.dataset, june, july, august):
+        assert "accounts of their own" not in may.account(dataset).sentence
     may.in_process.check()
 
 
