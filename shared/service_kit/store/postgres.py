@@ -19,8 +19,10 @@ from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatemen
 LEADS = 0x626F7001
 """First half of the key of the advisory lock of the session that leads."""
 _LEAD_S = 3
-IDLE_S = 10
-"""Longer than a transaction pauses between two statements: five seconds at most."""
+_SILENT_S = 10
+"""Longer than the session that writes is silent between two transactions: a heartbeat writes."""
+_PAUSED_S = 20
+"""Longer than a transaction pauses between two statements, and short enough for a standby to serve within 30 s."""
 _ANSWER = PreparedStatement(select(literal_column("1").label("one")))
 _WRITER = Session.message("SELECT writer FROM state", [])
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -143,13 +145,13 @@ class Postgres:
                     future.set_result(fields)
 
     def end_when_idle(self) -> None:
-        """Let the server end the session that writes when it is silent for ``IDLE_S``: its process is frozen.
+        """Let the server end the session that writes when it is silent for so long that its process is frozen.
 
         Only while a heartbeat runs: what is done before, at an opening, may take longer.
         """
         assert self._session is not None
-        idle = ("idle_session_timeout", "idle_in_transaction_session_timeout")
-        self._session.execute("; ".join(f"SET {name} = '{IDLE_S}s'" for name in idle))
+        limits = {"idle_session_timeout": _SILENT_S, "idle_in_transaction_session_timeout": _PAUSED_S}
+        self._session.execute("; ".join(f"SET {name} = '{seconds}s'" for name, seconds in limits.items()))
 
     async def answer(self) -> None:
         """Wait until the server answers a read that waits for no lock. Raises StorageUnavailable."""

@@ -24,7 +24,9 @@ from curator_service.settings import Settings
 from curator_service.store import base as curator_base
 from service_kit.cli.configuration import masked
 from service_kit.context.keys import Seal, signer
+from service_kit.listener import standby
 from service_kit.store import audit_log, backends, base, postgres_schema, schema, stored_replies
+from service_kit.store import postgres as server
 from service_kit.store.database import Database, StoreFault, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests import postgres
@@ -110,6 +112,38 @@ def _stored(value):
     if not isinstance(value, float):
         return value
     return None if np.isnan(value) else float(value) + 0.0
+
+
+@pytest.mark.parametrize(("silent", "paused", "lasts"), [(1, 300, True), (300, 1, False)])
+def test_a_write_may_pause_for_longer_than_its_session_is_silent_between_writes(silent, paused, lasts, monkeypatch):
+    monkeypatch.setattr(server, "_SILENT_S", silent)
+    monkeypatch.setattr(server, "_PAUSED_S", paused)
+    address = postgres.server().create(f"pause{secrets.token_hex(4)}")
+    with (
+        closing(Database(Path("unused.sqlite"), (VALUES,), url=address)) as opened,
+        psycopg.connect(address, autocommit=True) as other,
+    ):
+        opened.write(lambda db: opened.server.end_when_idle())
+
+        def pausing(db):
+            """A statement, then more than the shorter limit by the server's own clock."""
+            session = db.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            other.execute("SELECT pg_sleep(2)")
+            while not lasts and other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [session]).fetchone():
+                other.execute("SELECT pg_sleep(0.1)")
+            ADD.run(db, whole=1, real=None, body=None, word="paused")
+
+        if lasts:
+            opened.write(pausing)
+        else:  # the control: a leader that is frozen within a write
+            with pytest.raises(AuditUnavailable):
+                opened.write(pausing)
+        assert opened.server.is_lost is not lasts
+
+
+def test_a_standby_serves_within_thirty_seconds_of_a_leader_that_is_frozen_in_a_write():
+    takes_over = server._PAUSED_S + server._LEAD_S + standby._AGAIN_S + 5  # to open, as a standby of a killed leader
+    assert 10 < server._PAUSED_S < takes_over < 30
 
 
 @pytest.mark.parametrize("statement", ["UPDATE numbers SET word = 'x'", "DELETE FROM numbers", "TRUNCATE numbers"])
