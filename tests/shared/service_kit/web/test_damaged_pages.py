@@ -78,6 +78,8 @@ class Damageable:
             for row in (1, 2):
                 yield "POST", f"/v1/studies/{self.ids['study']}/queries", "modeler", {"json": {"rows": [{"row": row}]}}
             yield "POST", f"/v1/studies/{self.ids['study']}/messages", "modeler", {"json": {"body": "zq", "row": 1}}
+        else:
+            yield "PUT", f"/v1/runs/{self.ids['run']}/labels", self.role, {"json": {"note": "zq", "tags": []}}
         yield "POST", "/v1/audit:verify", self.role, {}
 
     def send(self, role, method, path, **sent):
