@@ -55,8 +55,7 @@ class FileBudget:
     def __init__(self, db: Connection, context: ServiceContext, uses: FileUses, dataset: Any, name: str) -> None:
         self._db, self._context, self._uses = db, context, uses
         self._dataset, self.name = dataset, name
-        self.account = ledger_lines.account_of(db, name)
-        self._files = ledger_lines.files_of(db, dataset.id)
+        self._files, self.account = ledger_lines.files_and_account(db, dataset.id, name)
         context.audit_trail.check_unchanged(*self._files.values(), dataset.id)
 
     def _check_file(self) -> None:

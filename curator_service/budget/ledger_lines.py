@@ -25,10 +25,15 @@ _STUDIES = PreparedStatement(
     .where(datasets.c.sha256 == bindparam("sha256"))
     .order_by(studies.c.seq)
 )
-_FILES = PreparedStatement(
-    select(datasets.c.id, datasets.c.sha256)
-    .where(datasets.c.account == select(_NAMED.c.account).where(_NAMED.c.id == bindparam("dataset")).scalar_subquery())
-    .order_by(datasets.c.seq)
+_IN_ACCOUNT = datasets.c.account == (
+    select(_NAMED.c.account).where(_NAMED.c.id == bindparam("dataset")).scalar_subquery()
+)
+_FILES = PreparedStatement(select(datasets.c.id, datasets.c.sha256).where(_IN_ACCOUNT).order_by(datasets.c.seq))
+_FILES_WITH_LINES = PreparedStatement(
+    select(datasets.c.id.label("dataset_id"), datasets.c.sha256, *account_lines.c)
+    .select_from(datasets.outerjoin(account_lines, account_lines.c.account == datasets.c.id))
+    .where(_IN_ACCOUNT)
+    .order_by(datasets.c.seq, account_lines.c.seq)
 )
 _ONE_BY_ONE = 200
 """More rows than this are looked up together, by prepared statements no more."""
@@ -258,7 +263,19 @@ def files_of(db: Connection, dataset_id: str) -> dict[str, str]:
 
 def account_of(db: Connection, name: str) -> Account:
     """What a file's own lines charge every record of it, under the newest caps of all files in its account."""
-    lines = [line for other in files_of(db, name).values() for line in lines_of_account(db, other)]
+    return files_and_account(db, name, name)[1]
+
+
+def files_and_account(db: Connection, dataset_id: str, name: str) -> tuple[dict[str, str], Account]:
+    """``files_of`` a dataset and ``account_of`` its file, read at once."""
+    files: dict[str, str] = {}
+    rows = _FILES_WITH_LINES.rows(db, dataset=dataset_id)
+    for row in rows:
+        files.setdefault(row.sha256, row.dataset_id)
+    return files, _account(db, name, [row for row in rows if row.seq is not None])
+
+
+def _account(db: Connection, name: str, lines: list[Any]) -> Account:
     after = NO_CHARGES
     for line in lines:
         if line.account == name and (kind := guarantee_kind(db, line)) is not None:
