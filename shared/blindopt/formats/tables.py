@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from blindopt.errors import Invalid
+from blindopt.formats.numbers import readings
 from blindopt.wire import Encoding, Separator
 
 SEPARATORS: tuple[Separator, ...] = (",", ";", "\t", "|")
@@ -26,6 +27,7 @@ _BEYOND_ASCII = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xff][A-Za-z\x80-\xff]*")
 _SAMPLES, _SAMPLE_MAX = 5, 40
 _SEPARATOR_LINE = re.compile(r'"?sep=(?P<sign>[^\r\n])"?[ ]*(?:\r\n|\r|\n|$)', re.IGNORECASE)
 """A first line as Excel reads it, which is no header."""
+_TWO_SEPARATORS = "two signs cut all lines into equally many cells: write sep=; (or , or |) as a first line,"
 _BOM = b"\xef\xbb\xbf"
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
 """How a workbook of Excel or OpenDocument begins: a ZIP archive, or a compound file of before 2007."""
@@ -110,17 +112,43 @@ class TextTable:
             )
 
     def _separator_of(self, first: Part) -> Separator:
-        """The one that cuts the first row into most cells and the second into as many, else the most frequent one."""
+        """The one that cuts the first two rows into as many cells, else the most frequent one of the first line.
+
+        Of several it is the one that cuts each row of ``first`` alike and leaves most digits in numbers.
+        """
         cells: dict[Separator, int] = {}
         for separator in self.separators:
-            self.separator = separator
-            with suppress(csv.Error):
-                rows = self.read(first.text[: self.row_max], 1)
-                header = next(rows, [])
-                if len(header) == len(next(rows, header)) and (len(header) > 1 or separator == ","):
-                    cells[separator] = len(header)
+            rows = self._first_rows(first, separator)
+            header = next(rows, [])
+            if len(header) == len(next(rows, header)) and (len(header) > 1 or separator == ","):
+                cells[separator] = len(header)
         first_line = first.text.splitlines()[0] if first.text else ""
-        return max(cells, key=lambda sign: cells[sign]) if cells else max(self.separators, key=first_line.count)
+        if not cells:
+            return max(self.separators, key=first_line.count)
+        if sum(width > 1 for width in cells.values()) > 1:
+            cells = self._likeliest(first, cells)
+        return max(cells, key=lambda sign: cells[sign])
+
+    def _first_rows(self, first: Part, separator: Separator) -> Iterator[list[str]]:
+        """The rows of a part, up to one with a broken quote."""
+        self.separator = separator
+        with suppress(csv.Error):
+            yield from self.read(first.text[: self.row_max], 1)
+
+    def _likeliest(self, first: Part, cells: dict[Separator, int]) -> dict[Separator, int]:
+        """Of separators that cut the first two rows alike, those that may be meant. Raises Malformed if any may be."""
+        digits: dict[Separator, int] = {}
+        for separator, width in cells.items():
+            rows = [row for row in self._first_rows(first, separator) if row]
+            if self.row_max is not None and len(first.text) > self.row_max:
+                del rows[-1]  # it may be cut
+            if {len(row) for row in rows} == {width} and width > 1:
+                digits[separator] = sum(_digits(cell) for row in rows for cell in row if readings(cell))
+        most = max(digits.values(), default=0)
+        likely = {separator: cells[separator] for separator, number in digits.items() if number == most}
+        if most and len(likely) > 1:
+            raise Malformed(f"{_TWO_SEPARATORS} or say what separates them", 1)
+        return likely or cells
 
     def read(self, lines: str | Iterator[str], first_line: int) -> Iterator[list[str]]:
         """The rows of lines; ``line`` counts from the first of them."""
@@ -230,6 +258,10 @@ def _end_of_lines(data: bytes) -> int:
 def _end_of_first_line(data: bytes) -> int:
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     return min(ends, default=len(data))
+
+
+def _digits(cell: str) -> int:
+    return sum(map(str.isdigit, cell))
 
 
 def _line_ends(data: bytes) -> int:

@@ -44,6 +44,11 @@ READINGS = {
     b"a\tb\n1;5\t2\n": ("\t", [["a", "b"], ["1;5", "2"]]),
     b"a,b\r1,2\r": (",", [["a", "b"], ["1", "2"]]),
     b'"a,b";c\n"1,2";3\n': (";", [["a,b", "c"], ["1,2", "3"]]),
+    b"x, cm;y, kg\n180,5;75,5\n181,5;80,25\n": (";", [["x, cm", "y, kg"], ["180,5", "75,5"], ["181,5", "80,25"]]),
+    b"x;y, net\nA;1,50\nB;22,75\n": (";", [["x", "y, net"], ["A", "1,50"], ["B", "22,75"]]),
+    b"x, m\ty, m\n1,5\t2,5\n": ("\t", [["x, m", "y, m"], ["1,5", "2,5"]]),
+    b"x, m;y\n1,5;2\n15;2\n": (";", [["x, m", "y"], ["1,5", "2"], ["15", "2"]]),
+    b"x,why; when\n1,a; b\n2,c; d\n": (",", [["x", "why; when"], ["1", "a; b"], ["2", "c; d"]]),
     b"": (",", []),
 }
 
@@ -52,6 +57,14 @@ READINGS = {
 def test_the_separator_is_the_one_that_cuts_both_first_rows_alike(body):
     table = SmallTable(body)
     assert (table.separator, [cells for _, cells in table]) == READINGS[body]
+
+
+def test_two_signs_that_may_both_separate_are_asked_back_and_a_first_line_answers():
+    body = b"a;b,c\n1;x,2\n3;y,4\n"
+    with pytest.raises(Invalid, match="two signs cut all lines"):
+        SmallTable(body)
+    assert SmallTable(body, [";"]).separator == SmallTable(b"sep=;\n" + body).separator == ";"
+    assert SmallTable(body.replace(b"3;y,4", b"3;y")).separator == ";"  # the control: commas cut this line otherwise
 
 
 @pytest.mark.parametrize(
