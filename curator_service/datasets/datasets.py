@@ -325,7 +325,7 @@ class Datasets:
         return self._housekeeping.archive(request, dataset_id, check, archived=archived)
 
     def delete(self, request: RequestContext, dataset_id: str) -> StoredReply:
-        """Delete a dataset that no study or tuning has, with its files. The account of its file stays.
+        """Delete a dataset that nothing was charged on, with its files. The caps of its file stay.
 
         Raises StateConflict, which names what uses it. The files are deleted after the commit, or at the next start.
         """
@@ -385,7 +385,10 @@ def dataset_view(row: Any, overlapping: Sequence[wire.Overlap] = ()) -> wire.Dat
 
 
 def check_unused(db: Connection, dataset_id: str) -> None:
-    """Raise StateConflict if a study or a tuning has a dataset, with the names of all that have."""
+    """Raise StateConflict if a study or a tuning has a dataset, with the names of all that have.
+
+    Also if only this dataset tells who lost something by its file, or is withheld.
+    """
     rows = store.studies_on(db, dataset_id)
     staying = [row for row in rows if row.state != "draft" or store.has_history(db, row.id)]
     drafts = [row for row in rows if row not in staying]
@@ -400,8 +403,30 @@ def check_unused(db: Connection, dataset_id: str) -> None:
     ]
     if jobs.is_forecast_from(db, dataset_id):
         reasons.append("a forecast under way takes its rows from it: let it end first")
+    if not reasons and _is_remembered_by(db, store.find(db, store.datasets, dataset_id)):
+        reasons.append(
+            "its file was charged, or has withheld records, and without its people no later file of them would count "
+            "that. Archive it and erase it instead"
+        )
     if reasons:
         raise StateConflict("the dataset cannot be deleted: " + ". ".join(reasons))
+
+
+def _is_remembered_by(db: Connection, dataset: Any) -> bool:
+    """Whether a private dataset is the only one that tells who was charged by its file, or is withheld."""
+    if dataset.public or dataset.sandbox:
+        return False
+    if dataset_table.bounds_of(db, [dataset.id], after=0, limit=1):
+        return True
+    account = ledger_lines.account_name(db, dataset)
+    is_used = (
+        any(line.kind in ("tuning", "bounds") for line in ledger_lines.lines_of_account(db, account))
+        or any(ledger_lines.charged_at(db, study.id) for study in ledger_lines.studies_of(db, dataset.sha256))
+        or bool(dataset_table.units(db, account))
+    )
+    return is_used and not any(
+        row.sha256 == dataset.sha256 and row.id != dataset.id for row in store.private_with_files(db)
+    )
 
 
 def named(row: Any) -> str:

@@ -100,7 +100,7 @@ class SamePeople:
                 audit_log.append(db, "record.withheld", actor=actor, now=now, details=details)
 
     def _persons_withheld(self, db: Connection, dataset: Any) -> set[str]:
-        """The units of a dataset's persons who are withheld in any file, also in one that was deleted since."""
+        """The units of a dataset's persons who are withheld in any file, also in one that was erased since."""
         persons = withheld.numbers_and_persons(withheld.of_persons(db))[1]
         if dataset.person_column is None or not persons:
             return set()

@@ -295,9 +295,9 @@ def erase_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: Cur
 
 @router.post("/{dataset_id}:delete", response_model=wire.Deleted, responses=documented(409))
 def delete_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Delete a dataset that no study or tuning has: its values, what was made from them, and its columns.
+    """Delete a dataset that nothing charged: its values, what was made from them, and its columns.
 
     What the file was charged, its caps and its withheld records stay with the digest of the file, and count again when
-    the file is registered again. 409 names the studies and tunings that have it. Returns the id of the deleted dataset.
+    the file is registered again. 409 names what uses it. Returns the id of the deleted dataset.
     """
     return RecordedReply(curator.datasets.delete(caller, dataset_id))

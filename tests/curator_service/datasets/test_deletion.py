@@ -96,10 +96,43 @@ def test_what_the_ledger_knows_of_is_archived_and_not_deleted(file):
     assert files_of(file, file.dataset)
 
 
-def test_a_file_that_was_charged_keeps_its_account_when_its_dataset_is_deleted(file):
-    wanted = {"columns": [{"column": "a", "outer": [0.0, 8.0]}], "epsilon": "0.25"}
-    call(file, "POST", f"/v1/datasets/{file.dataset}:bounds", json=wanted)
+BOUNDS = {"columns": [{"column": "a", "outer": [0.0, 8.0]}], "epsilon": "0.25"}
+
+
+@pytest.mark.parametrize(("act", "body"), [("bounds", BOUNDS), ("withhold", {"record": 2})])
+@pytest.mark.parametrize("public", [False, True], ids=["private", "the control: public"])
+def test_a_dataset_that_alone_tells_who_lost_something_is_erased_and_not_deleted(act, body, public, tmp_path):
+    file = FileOfRecords(tmp_path, public=public)
+    call(file, "POST", f"/v1/datasets/{file.dataset}:{act}", json=body)
+    if public:
+        call(file, "POST", f"/v1/datasets/{file.dataset}:delete")
+    else:
+        assert "erase it instead" in refused(file, f"/v1/datasets/{file.dataset}:delete")
+        assert files_of(file, file.dataset)
+        again = file.register()
+        call(file, "POST", f"/v1/datasets/{again}:delete")  # nothing was done on it
+        for name in ("archive", "erase"):
+            call(file, "POST", f"/v1/datasets/{file.dataset}:{name}")
+        assert files_of(file, file.dataset) == []
+    file.in_process.check()
+    file.in_process.close()
+
+
+def test_a_later_file_of_the_same_people_counts_what_they_lost_by_bounds_alone(file):
+    """What a deletion would hide: the overlap, the sum and a withheld record."""
+    call(file, "POST", f"/v1/datasets/{file.dataset}:bounds", json=BOUNDS)
     call(file, "POST", f"/v1/datasets/{file.dataset}:withhold", json={"record": 2})
+    file.in_process.send("owner", "POST", f"/v1/datasets/{file.dataset}:delete")
+    content = file.csv.decode() + "7,7,7\n"
+    later = file.in_process.register(content, apart=False)
+    assert call(file, "GET", f"/v1/datasets/{later}")["overlaps"] != []
+    assert call(file, "GET", f"/v1/datasets/{later}/withheld")["withheld"][0]["record"] == 2
+    assert file.decide(later, continues=[file.dataset]).status_code == 200
+    assert file.account(later).epsilon == "0.25"
+
+
+def test_a_file_keeps_its_caps_when_its_dataset_is_deleted(file):
+    assert file.caps("2").status_code == 200
     gone, extreme = file.dataset, '"maximum"'
     assert stored(file, extreme)
     assert files_of(file, gone)
@@ -116,9 +149,8 @@ def test_a_file_that_was_charged_keeps_its_account_when_its_dataset_is_deleted(f
     assert call(file, "GET", "/v1/datasets")["datasets"] == []
     again = file.register()
     account = call(file, "GET", f"/v1/datasets/{again}/account")
-    assert (account["account"], account["everyone_epsilon"]) == (gone, "0.25")
+    assert (account["account"], account["cap_epsilon"]) == (gone, "2")
     assert [r["dataset_id"] for r in account["registrations"]] == [again]
-    assert call(file, "GET", f"/v1/datasets/{again}/withheld")["withheld"][0]["record"] == 2
     file.in_process.check()
     with file.in_process.context.database.read() as db, pytest.raises(LogBroken, match="deleted datasets"):
         log_checks.check(db, [r for r in records(file) if r["kind"] != "dataset.deleted"])
