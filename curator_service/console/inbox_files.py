@@ -20,6 +20,7 @@ _COUNTS = {
     "declined": "declined",
     "unchanged": "unchanged",
     "corrected": "corrected",
+    "withheld": "skipped because the record is withheld",
     "blank": "left open",
 }
 
@@ -64,7 +65,7 @@ async def import_(page: Page, form: Form) -> Response:
 def counted(result: Mapping[str, int]) -> str:
     """The lines of a file by what an import does with them.
 
-    >>> counted({"answered": 3, "declined": 0, "unchanged": 12, "corrected": 1, "blank": 0})
+    >>> counted({"answered": 3, "declined": 0, "unchanged": 12, "corrected": 1, "withheld": 0, "blank": 0})
     '3 new, 12 unchanged, 1 corrected'
     """
     counts = [(result[name], word) for name, word in _COUNTS.items()]

@@ -128,8 +128,8 @@ async def import_inbox(
     Cells may be separated by commas, semicolons, tabs or bars, and numbers have one decimal sign.
     Only measurement_id, value, decline_reason and note are read; a line with neither value nor reason is left open.
     A line with what is stored already changes nothing (nor does its note), so that a file can be imported again when
-    more of it is filled in. A dry run lists lines with another value or reason, and epsilon that correcting them would
-    use.
+    more of it is filled in. A value of a withheld record is skipped, and counted. A dry run lists lines with another
+    value or reason, and epsilon that correcting them would use.
     """
     if body := await request.body():
         media_of(request, CSV)

@@ -367,8 +367,9 @@ class Inbox:
     ) -> StoredReply | wire.InboxImport:
         """Store a filled-in file: all of it, or nothing if a line is wrong (Invalid says where).
 
-        Lines with what is stored are skipped. Those with another value are refused, unless ``corrections`` applies
-        them. Raises Busy while another file is read. A dry run stores nothing and checks no budget.
+        Lines with what is stored, or with a value of a withheld record, are skipped. Those with another value are
+        refused, unless ``corrections`` applies them. Raises Busy while another file is read. A dry run stores nothing
+        and checks no budget.
         """
         if not dry_run:
             self._context.idempotency.key_of(request)
@@ -421,7 +422,15 @@ class Inbox:
         rows = inbox_store.views(
             db, inbox_store.measurements.c.id.in_([entry.measurement_id for _, entry in sheet.entries])
         )
-        stored, result = {row.measurement.id: row for row in rows}, _SortedLines(sheet)
+        in_sheet = defaultdict[MeasuredQuery, set[int]](set)
+        for view in rows:
+            in_sheet[view.query].add(view.measurement.row)
+        declined = {
+            query.query_id: declined_rows(db, self._vault, self._studies.of(db, query.study_id), query, of_query)
+            for query, of_query in in_sheet.items()
+            if not query.lost
+        }
+        stored, result = {row.measurement.id: row for row in rows}, _SortedLines(sheet, declined)
         for line, entry in sheet.entries:
             if (row := stored.get(entry.measurement_id)) is None:
                 sheet.blame(line, "measurement_id", "there is no such measurement")
@@ -463,11 +472,14 @@ def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[
 class _SortedLines:
     """The lines of a file: entries to make, by query and act, and how many lines change nothing.
 
-    ``unchanged``: lines with what is stored.
+    ``unchanged``: lines with what is stored. ``withheld``: lines with a value of a withheld record, one of the
+    ``declined_rows`` of its query.
     """
 
     sheet: spreadsheet.Sheet
+    declined_rows: dict[str, set[int]]
     unchanged: int = 0
+    withheld: int = 0
     by_query: dict[str, dict[Act, list[NewEntry]]] = field(default_factory=dict)
     corrections: list[wire.ImportCorrection] = field(default_factory=list)
 
@@ -477,6 +489,9 @@ class _SortedLines:
         state, stored = row.measurement.state, row.entry
         if stored is not None and (stored.value, stored.reason) == (entry.value, entry.reason):
             self.unchanged += 1
+            return
+        if act == "answer" and row.measurement.row in self.declined_rows.get(row.query.query_id, ()):
+            self.withheld += 1
             return
         if stored is not None and (state == "answered" or (state, act) == ("declined", "decline")):
             act = "correct" if state == "answered" else "explain"
@@ -506,6 +521,7 @@ class _SortedLines:
             answered=counts["answer"],
             declined=counts["decline"],
             unchanged=self.unchanged,
+            withheld=self.withheld,
             corrected=len(self.corrections),
             corrections=self.corrections if dry_run else [],
             charged=charged,

@@ -87,8 +87,9 @@ class Measurer(Client):
     ) -> wire.InboxImport:
         """Import a filled-in ``file``: all of it, or nothing if a line is wrong. ``dry_run`` only checks it.
 
-        Lines with what is stored already change nothing. Those with another value are refused (Remote), unless
-        ``corrections`` is "apply"; a dry run lists them, and what private answers would be charged.
+        Lines with what is stored already, or with a value of a withheld record, change nothing. Those with another
+        value are refused (Remote), unless ``corrections`` is "apply"; a dry run lists them, and what private answers
+        would be charged.
         """
         params = {"dry_run": "true" if dry_run else "false", "corrections": corrections}
         reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())

@@ -264,6 +264,7 @@ class InboxImport(Reply):
     answered: int = Field(ge=0, description="Number of new values imported.")
     declined: int = Field(ge=0, description="Number of new declines imported.")
     unchanged: int = Field(0, ge=0, description="Number of lines with what is stored already: they change nothing.")
+    withheld: int = Field(0, ge=0, description="Number of lines with a value of a withheld record: they are skipped.")
     corrected: int = Field(
         0, ge=0, description="Number of lines with another value or reason than the stored one: they correct it."
     )

@@ -17,6 +17,7 @@ from curator_service.releases.mechanisms.mechanism import Identity
 from service_kit.store import audit_log
 from tests import beside
 from tests.builders import a_study
+from tests.curator_service.queries.inbox.test_repeated_imports import send, sheet_of
 from tests.curator_service.replaced_steps import replace_kept_release, replace_measuring
 
 ROWS = 6
@@ -154,6 +155,29 @@ def test_a_row_that_was_not_charged_is_not_answered_when_it_is_withheld_no_more(
     assert used(in_process, identity) == ("1", 1)
     assert ask(in_process, identity, rows)["declined"] == []  # the control: charged now, so answered
     assert used(in_process, identity) == ("3", 3)
+
+
+@pytest.mark.parametrize("corrections", ["ask", "apply"])
+@pytest.mark.parametrize("is_answered", [False, True], ids=["open", "answered"])
+def test_a_sheet_that_returns_after_a_record_was_withheld_is_imported_without_its_values(
+    is_answered, corrections, opened, in_process
+):
+    identity, dataset, row_of = opened(source="inbox", answers="laplace")
+    query = in_process.ask(identity, [row_of[2], row_of[RECORD], row_of[4]])
+    items = in_process.items(query)
+    sheet = sheet_of([(item["id"], (1.0 + item["record"], None)) for item in items])
+    if is_answered:
+        assert in_process.enter("answer", query, [item for item in items if item["record"] == RECORD], 9.0).is_success
+    withhold(in_process, dataset)
+    dry, done = (send(in_process, sheet, dry_run=dry, corrections=corrections) for dry in ("true", "false"))
+    assert (dry.status_code, done.status_code) == (200, 201), done.text
+    counts = ("answered", "withheld", "corrected", "queries")
+    assert [reply.json()[name] for reply in (dry, done) for name in counts] == [2, 1, 0, 1] * 2
+    reply = in_process.reply(identity, query)
+    assert (reply.declined, {answer.row for answer in reply.answers}) == ([row_of[RECORD]], {row_of[2], row_of[4]})
+    again = send(in_process, sheet, corrections=corrections).json()
+    assert [again[name] for name in (*counts, "unchanged")] == [0, 1, 0, 0, 2]
+    in_process.check()
 
 
 @pytest.mark.parametrize("answers", ["laplace", "mean"])
