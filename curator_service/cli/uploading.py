@@ -3,6 +3,7 @@
 import csv
 import sys
 from contextlib import suppress
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blindopt import wire
-from blindopt.errors import BlindoptError, Invalid
+from blindopt.errors import BlindoptError, Invalid, Remote
 from blindopt.formats.column_ways import DATES, DROP, LISTED, SEPARATORS, categories, contents, is_problem, key_of, ways
 from blindopt.formats.numbers import readings
+from blindopt.wire.base import parsed
 from curator_service.cli.program import as_owner
 from service_kit.cli.program import plain_errors, read_json
 from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, show
@@ -152,7 +154,13 @@ def _ask(waiting: "UploadedFile") -> None:
         columns = [column for column in view.columns if is_problem(column) and column.name != typed.person]
         decided = {column.name: _decided(column, view.rows, choices.get(column.name)) for column in columns}
         _ask_gaps([choice for choice in decided.values() if choice and choice["kind"] != "label"])
-        waiting.correct(columns=decided)
+        try:
+            waiting.correct(columns=decided)
+        except Remote as error:
+            if error.remote_code != "dataset_invalid":
+                raise
+            typer.echo(f"\nThe file cannot be read so, decide again: {error}", err=True)
+            continue
         kept = waiting.view.remaining
         typer.echo(f"\n{kept.rows if kept else 0:,} of {view.rows:,} records remain.", err=True)
         is_stored = typer.confirm("Store them? No: decide again.", default=True, err=True)
@@ -173,11 +181,11 @@ def _decided(column: wire.SurveyedColumn, rows: int, choice: str | wire.ColumnCh
         return None
     fields: dict[str, Any] = {"column": column.name, "kind": "number", **way.fields}
     if way.key in DATES:
-        fields["since"] = typer.prompt("  Days since", default="1970-01-01", err=True)
+        fields["since"] = typer.prompt("  Days since", default="1970-01-01", value_proc=_day, err=True)
     if way.key in LISTED:
         proposals = ",".join(categories(column)) or None
-        typed = typer.prompt("  Its categories, with commas between: they become public", default=proposals, err=True)
-        fields["values"] = [value.strip() for value in next(csv.reader([typed]))]
+        question = "  Its categories, with commas between: they become public"
+        fields["values"] = typer.prompt(question, default=proposals, value_proc=_categories, err=True)
     return fields
 
 
@@ -198,6 +206,26 @@ def _index_typed(typed: object, most: int) -> int:
     if not str(typed).isdecimal() or not 1 <= int(str(typed)) <= most:
         raise typer.BadParameter(f"type a number from 1 to {most}")
     return int(str(typed)) - 1
+
+
+def _day(typed: str) -> str:
+    """A date that was typed."""
+    try:
+        return date.fromisoformat(typed.strip()).isoformat()
+    except ValueError:
+        raise typer.BadParameter("type a date as year-month-day, such as 2024-12-31") from None
+
+
+def _categories(typed: str) -> list[str]:
+    """The categories that were typed."""
+    values = [value.strip() for value in next(csv.reader([typed]), [])]
+    try:
+        parsed(wire.ColumnChoice, {"column": "column", "kind": "one_hot", "values": values})
+    except Invalid:
+        raise typer.BadParameter(
+            f"type up to {wire.CATEGORIES_MAX} different categories of 1 to 100 characters, with commas between"
+        ) from None
+    return values
 
 
 def _number(typed: str) -> float | None:

@@ -145,6 +145,25 @@ def test_the_decimal_sign_is_asked_for_where_no_cell_shows_it(curator, tmp_path)
     assert "type a number from 1 to 2" in shown
 
 
+def test_a_wrong_answer_at_the_terminal_is_asked_for_again(curator, tmp_path):
+    path = tmp_path / "towns.csv"
+    path.write_text("day;town\n01.02.2024;Köln\n13.04.2024;Bonn\n05.06.2024;Köln\n", encoding="utf-8")
+    answers = [
+        *("1", "1.1.2024", "2024-01-01"),  # day: no date, then one
+        *("3", "Köln,,Bonn", '"', "Köln,Köln", "Bern,Ulm"),  # town: no lists of categories, then one without records
+        "y",  # records with gaps are left out, which are all
+        *("1", "2024-01-01", "3", "Köln,Bonn", "y"),
+        "y",  # store them
+    ]
+    printed, shown = at_a_terminal(curator, answers, "dataset", "upload", str(path), "--json")
+    view = wire.DatasetView.model_validate_json(printed)
+    assert ([column.name for column in view.columns], view.rows) == (["day", "town=Köln", "town=Bonn"], 3)
+    assert view.columns[0].minimum == 31
+    for words, times in (("type a date as", 1), ("different categories of 1 to 100", 3), ("decide again:", 1)):
+        assert shown.count(words) == times, shown
+    assert "columns." not in shown
+
+
 @pytest.fixture
 def visits(tmp_path):
     """The ids of persons are numbers, and one is written in two ways."""
