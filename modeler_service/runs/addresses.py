@@ -64,7 +64,10 @@ class Reached:
         settings, url = self._settings, self._url
         if url.startswith("link://") or is_loopback(settings.host) or _is_listed(settings, url):
             return True
-        return all(ip.is_global for ip in self._ips) and (settings.https_proxy is None or bool(self._ips))
+        if settings.proxy_to(url) is not None:  # the proxy looks the name up, and connects
+            ips = _ips_of(url)
+            return bool(ips) and all(ip.is_global for ip in ips)
+        return all(ip.is_global for ip in self._ips)
 
     @contextmanager
     def plain_failures(self) -> Iterator[None]:

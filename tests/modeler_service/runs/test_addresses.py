@@ -111,6 +111,23 @@ def test_failures_at_an_unlisted_address_of_the_house_all_read_the_same(url, cho
     assert shown or said == {addresses.NO_CURATOR}
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://curator.example", True),
+        ("https://inside.example:22", False),
+        ("https://here.example", False),
+        ("https://missing.invalid", False),
+        ("https://10.1.2.3", False),
+    ],
+)
+def test_behind_a_proxy_which_connects_the_failures_of_a_public_curator_alone_are_shown(url, shown):
+    reached = addresses.Reached(settings(host="10.0.0.5", https_proxy="http://proxy.example:3128"), url)
+    with pytest.raises(Unreachable) as raised, reached.plain_failures():
+        raise Unreachable("the connection failed")
+    assert str(raised.value) == ("the connection failed" if shown else addresses.NO_CURATOR)
+
+
 # --- a name that means another machine at each question -----------------------------------------------
 
 
