@@ -2,14 +2,13 @@
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from contextlib import suppress
-from decimal import Decimal
 from functools import wraps
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from types import FunctionType, NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, SupportsFloat, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -165,11 +164,11 @@ def _whole(value: Any) -> Any:
 def number_of(value: Any) -> float | None:
     """A real number as a float; None for anything else: a flag, a text, a list of one, a number beyond the doubles."""
     value = _plain(value)
-    if not isinstance(value, Real | Decimal) or isinstance(value, bool):
+    if not isinstance(value, SupportsFloat) or isinstance(value, bool | Sized):
         return None
     try:
         return float(value)
-    except (OverflowError, ValueError):
+    except Exception:  # another library's
         return None
 
 

@@ -253,6 +253,22 @@ def test_numbers_of_numpy_are_numbers():
             optimizer(**{name: True})
 
 
+def test_an_outcome_may_be_any_object_that_is_one_number():
+    class Quantity:
+        def __init__(self, value):
+            self.value = value
+
+        def __float__(self):
+            return 1.0 / self.value
+
+    search = optimizer()
+    search.tell(search.ask(), Quantity(4))
+    assert search.history[0].y == 0.25
+    for wrong in (Quantity(0), np.array([1.5]), "1.5", True, 1j, [1.5]):
+        with pytest.raises(bo.Invalid, match="y must be a finite number"):
+            search.tell(search.ask(), wrong)
+
+
 @pytest.mark.parametrize("text", ["0.3", "0.000001", "12.500000000001", "1000"])
 def test_an_epsilon_is_exact_as_a_decimal_and_no_flag(nowhere, text):
     sent = []
