@@ -96,6 +96,9 @@ async def _count(page: Page, view: wire.PendingUpload, choice: dict[str, Any], f
 
 
 async def show(page: Page, view: wire.PendingUpload, form: Form, status: int = 200) -> Response:
+    if form.problem is not None:
+        readings = [each for fault in form.problem.problem.errors or [] for each in fault.readings or []]
+        view = view.model_copy(update={"unsure": readings or view.unsure})
     context: dict[str, Any] = {"upload": view, "form": form, "status": status, "ways": ways, "separators": SEPARATORS}
     context |= {"contents": contents, "categories": categories}
     context |= {"problems": [(i, c) for i, c in enumerate(view.columns) if is_problem(c)]}
@@ -214,12 +217,20 @@ def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
     if any("values" in choice for choice in columns) and not form.has("lists_public"):
         form.wrong("lists_public", "Tick this, or read no column by a list: the lists are public")
     markers = view.reading.missing_values if view.reading is not None else []
-    signs: dict[str, Any] = {"separator": view.separator, "decimal": view.decimal, "encoding": view.encoding}
-    if view.unsure:
-        signs["decimal"] = form.get("sign") or None
+    signs: dict[str, Any] = {"separator": view.separator, "decimal": form.get("sign") or None}
+    signs["encoding"] = view.encoding
+    before = (view.reading and view.reading.columns) or []
+    said_by = {each if isinstance(each, str) else each.column for each in before if _is_number(each)}
+    numbers = {each["column"] for each in columns if each.get("kind", "number") == "number"}
+    if not view.unsure and signs["decimal"] is None and said_by <= numbers:
+        signs["decimal"] = view.decimal
     ids = form.get("person_ids") or None
     of_persons = {"person": person, "rows_per_person": per_person, "person_ids": ids} if person else {}
     return signs | {"missing_values": markers, "columns": columns} | of_persons
+
+
+def _is_number(choice: str | wire.ColumnChoice) -> bool:
+    return isinstance(choice, str) or choice.kind == "number"
 
 
 def _choice(form: Form, i: int, column: wire.SurveyedColumn) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSigns
+from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSigns, is_missing, readings
 from blindopt.formats.tables import SEPARATORS, Malformed, Part, TextTable
 from blindopt.wire import DecimalSign, Encoding, ReadingChoice, Separator
 from curator_service.datasets.columns import names_of, unnamed
@@ -176,21 +176,26 @@ class CsvSource:
         """What separates the cells, where it is no comma: somebody may not have meant it to."""
         return {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs", "|": ", cut at bars"}[self.separator]
 
-    def decimal_signs(self, requested: Sequence[str]) -> DecimalSigns:
-        """What the cells of these columns say about the decimal sign, and if none is sure, what those of others say.
+    def decimal_signs(self, requested: Sequence[str], markers: frozenset[str], *, is_survey: bool) -> DecimalSigns:
+        """What the cells of these columns say about the decimal sign, but for ``markers`` of gaps.
 
-        They are read up to the first sure cells. Cells that are cut at commas have a comma in quotes alone.
+        They are read up to the first sure cells. In a survey columns that are mostly text say nothing. Cells that are
+        cut at commas have a comma in quotes alone.
         """
-        of_requested, of_others = DecimalSigns(), DecimalSigns()
-        if self.separator == "," and not any(map(_COMMA_IN_QUOTES.search, (part.text for part in self.table.parts()))):
-            return of_requested
-        for block in self.blocks(self.names, Findings()):
-            for name, column in zip(self.names, block.columns, strict=True):
-                if isinstance(column, list):
-                    (of_requested if name in requested else of_others).add(column)
-            if of_requested.is_sure:
+        signs = DecimalSigns()
+        quoted = (_COMMA_IN_QUOTES.search(part.text) for part in self.table.parts())
+        if self.separator == "," and len(self.names) > 1 and not any(quoted):
+            return signs
+        for block in self.blocks(requested, Findings()):
+            for column in block.columns:
+                if not isinstance(column, list) or not any("." in cell or "," in cell for cell in column):
+                    continue
+                cells = [cell for cell in column if cell.strip() not in markers] if markers else column
+                if not is_survey or _is_of_numbers(cells):
+                    signs.add(cells)
+            if signs.is_sure:
                 break
-        return of_others if of_requested.unsure and not of_requested.is_sure and of_others.is_sure else of_requested
+        return signs
 
     # --- parts --------------------------------------------------------------------------------------------
 
@@ -259,6 +264,11 @@ class CsvSource:
                 cells, ends, characters = [], [], 0
         if cells:
             yield _Rows(cells, ends)
+
+
+def _is_of_numbers(cells: list[str]) -> bool:
+    filled = [cell for cell in cells if not is_missing(cell)]
+    return 2 * sum(not readings(cell) for cell in filled) < len(filled)
 
 
 def _length(column: RawColumn) -> int:

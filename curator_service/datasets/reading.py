@@ -124,13 +124,18 @@ def read_table(
 
 
 def decimal_sign(
-    source: Source, choice: ReadingChoice, numbers: Sequence[str]
+    source: Source, choice: ReadingChoice, numbers: Sequence[str], *, is_survey: bool = False
 ) -> tuple[DecimalSign | None, list[CellReading]]:
-    """The decimal sign of a file, None for Parquet; and if it has to be asked for, the first cells of ``numbers``."""
+    """The decimal sign of a file, None for Parquet; and if it has to be asked for, the first cells of ``numbers``.
+
+    ``is_survey``: it is not decided yet which columns are read as numbers, so that those of numbers count.
+    """
     if choice.decimal is not None or not isinstance(source, CsvSource):
         return (choice.decimal if isinstance(source, CsvSource) else None), []
-    signs = source.decimal_signs(numbers)
-    if (sign := signs.of_file(source.separator)) is not None:
+    of_columns = [each.missing_values for each in choice.columns or [] if not isinstance(each, str)]
+    markers = frozenset(marker.strip() for listed in (choice.missing_values, *of_columns) for marker in listed)
+    signs = source.decimal_signs(numbers, markers, is_survey=is_survey)
+    if (sign := signs.of_file(source.separator if len(source.names) > 1 else None)) is not None:
         return sign, []
     return ("." if source.separator == "," else ","), signs.unsure
 

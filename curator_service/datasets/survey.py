@@ -194,7 +194,7 @@ def survey(
     """What a CSV or Parquet file holds. Raises DatasetInvalid for a file that is broken, or has ragged rows."""
     with open_source(file, limits, choice, parquet=parquet) as source:
         names, findings = source.names, Findings()
-        decimal, unsure = decimal_sign(source, choice, names)
+        decimal, unsure = decimal_sign(source, choice, names, is_survey=True)
         usable = [source.kind(name) is None or source.is_text(name) for name in names]
         markers = {each.column: each for each in choice.columns or [] if not isinstance(each, str)}
         columns, rows = [_Column(markers_in(choice, markers.get(name))) for name in names], 0

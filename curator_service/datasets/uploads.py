@@ -5,7 +5,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -85,8 +85,12 @@ class Uploads:
             made = {"id": new_id("upl"), "expires_at": self._context.clock() + timedelta(hours=KEPT_HOURS)}
             about = made | {"filename": filename[:_NAME_MAX], "sha256": digest}
             view = self._surveyed(about, content, wire.ReadingChoice(), reading)
-            with suppress(DatasetInvalid):
+            try:
                 view = self._counted(view, content, reading)
+            except DatasetInvalid as question:
+                readings: list[Any] = [fault["readings"] for fault in question.errors if "readings" in fault]
+                unsure = [wire.CellReading.model_validate(each) for cells in readings for each in cells]
+                view = view.model_copy(update={"unsure": unsure or view.unsure})
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:
                 self._store(note, view, content)
@@ -129,7 +133,7 @@ class Uploads:
         assert seen.surveyed is not None
         signs: dict[str, Any] = {"separator": seen.separator, "decimal": seen.decimal, "encoding": seen.encoding}
         columns = choice.columns or proposed(seen.surveyed, choice.person)
-        sure = signs | ({"decimal": None} if seen.unsure else {})  # a registration asks for it
+        sure = signs | {"decimal": choice.decimal}  # the columns that are read as numbers say it
         decided = choice.model_copy(update=sure | {"columns": columns}) if columns else None
         shown: dict[str, Any] = {
             "rows": seen.rows,
@@ -167,6 +171,7 @@ class Uploads:
                 persons = numbers_of(two_digests(np.fromfile(digests, dtype=np.uint8))[0])
                 kept = int(np.minimum(np.bincount(persons), view.reading.rows_per_person).sum())
         assert seen.columns is not None
+        assert seen.reading is not None
         rows = seen.rows if kept is None else kept
         remaining = wire.RemainingRows(
             rows=rows,
@@ -175,7 +180,9 @@ class Uploads:
             copies=seen.copies,
             constant=[column.name for column in seen.columns if column.minimum == column.maximum],
         )
-        return view.model_copy(update={"remaining": remaining})
+        decimal = seen.reading.decimal
+        decided = view.reading.model_copy(update={"decimal": decimal})
+        return view.model_copy(update={"remaining": remaining, "decimal": decimal, "reading": decided})
 
     def _store(self, note: Mapping[str, object], view: wire.PendingUpload, content: BinaryIO) -> None:
         """Keep a file with its note. Raises StateConflict for one too many, of its owner or of all, and Erased."""

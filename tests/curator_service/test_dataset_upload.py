@@ -281,3 +281,12 @@ def test_another_separator_finds_the_decimal_sign_anew(owner, curator, tmp_path)
     path.write_text(METRES, encoding="utf-8")
     done = curator.run_in_process("dataset", "upload", str(path), "--separator", "semicolons", "--yes")
     assert (done.returncode != 0, "which sign is decimal" in done.stderr) == (True, True)
+
+
+def test_a_column_that_is_left_out_says_no_decimal_sign(owner):
+    file = owner.read(b"time;a\n8.30;2.500\n9.15;1.000\n")
+    assert file.reading.decimal == "."
+    with pytest.raises(bo.Remote, match="which sign is decimal"):
+        file.correct(columns=["a"])
+    file.correct(decimal=",", columns=["a"]).correct(columns={"a": {"missing": "leave_out"}})
+    assert file.store(name="t").view.columns[0].maximum == 2500

@@ -412,6 +412,7 @@ class UploadedFile:
 
     def __init__(self, owner: "Owner", view: wire.PendingUpload) -> None:
         self.owner, self.view = owner, view
+        self._decimal: wire.DecimalSign | None = None  # as declared, not as found
 
     @property
     def reading(self) -> wire.ReadingChoice | None:
@@ -424,7 +425,7 @@ class UploadedFile:
         ``changes`` are fields of ReadingChoice: separator, decimal, encoding, missing_values, person, person_ids and
         rows_per_person. ``columns`` replaces all choices, or, as a dict by name, some of them: None leaves a column
         out, as ``person`` does with its own. Columns are proposed anew if one of the first four changes without them,
-        and the decimal sign is found anew with another separator or encoding.
+        and the decimal sign is found anew unless it was declared for this separator and encoding.
 
         Raises Invalid for what cannot be right, and Remote ``dataset_invalid`` with each fault.
         """
@@ -436,10 +437,10 @@ class UploadedFile:
             changes["columns"] = self._with(of_person | dict(columns))
         elif of_person and "columns" not in changes:
             changes["columns"] = self._with(of_person) or None
-        if changes.keys() & {"separator", "encoding"}:
-            fields["decimal"] = None
+        fields["decimal"] = None if changes.keys() & {"separator", "encoding"} else self._decimal
         reading = reading_of(fields | changes | ({"columns": None} if anew else {}))
         self.view = self.owner.read_upload(self.view.id, reading)
+        self._decimal = reading.decimal
         return self
 
     def _with(self, columns: Mapping[str, Any]) -> list[Any]:

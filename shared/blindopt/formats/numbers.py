@@ -40,8 +40,8 @@ NOT_FINITE = "not finite (infinity)"
 WITH_A_POINT = "not a number: it has a point, and other numbers of this file have a decimal comma"
 WITH_A_COMMA = "not a number: it has a comma. Write numbers with a point, or say that the decimal sign is a comma"
 WHICH_SIGN = (
-    "which sign is decimal, a point or a comma? Each number with one has three digits after it, so that it may group "
-    "thousands. Say which sign is decimal"
+    "which sign is decimal, a point or a comma? It may group thousands in these numbers, and no other number "
+    "decides, or others contradict each other. Say which sign is decimal"
 )
 MISSING_VALUE = "missing value: fill it, or leave the row or the column out"
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
@@ -146,10 +146,12 @@ class DecimalSigns:
     def of_file(self, separator: str | None) -> DecimalSign | None:
         """The sign that most sure cells have; None if the sign has to be asked for.
 
-        Without a sure cell it is a point, unless cells have two readings: then a file with commas between its cells
-        has points, if it has no other sign.
+        That is so if cells have two readings, and sure ones contradict each other or there is none. But without a sure
+        cell a file with commas between its cells (``separator``) has points, if it has no other sign.
         """
         if self._sure:
+            if len(self._sure) > 1 and self.unsure:
+                return None
             return "," if self._sure[","] >= self._sure["."] else "."
         is_asked = self.unsure and (separator != "," or self._has_comma)
         return None if is_asked else "."

@@ -359,6 +359,16 @@ def test_a_file_that_is_read_with_another_separator_is_asked_for_its_sign(owner)
     assert (owner.status, "which sign is decimal" in owner.shown) == (422, True)
     owner.submit(f"{path}:read", separator="semicolons", decimal=",")
     assert (owner.status, "with a decimal comma" in owner.shown) == (200, True)
+    owner.submit(f"{path}:discard")
+
+
+def test_a_column_that_is_unticked_says_no_decimal_sign(owner):
+    _upload(owner, "time;a\n8.30;2.500\n9.15;1.000\n", filename="Zeit.csv", which="some")
+    path = owner.path.removeprefix("/console")
+    owner.submit(path, **{"columns.0.kind": "drop"})
+    assert (owner.status, "Comma: 2.500 is 2500, 1.000 is 1000" in owner.shown) == (422, True)
+    owner.submit(path, sign=",")
+    assert (owner.status, "Registered: 2 records, 1 column" in owner.shown, "2500" in owner.shown) == (200, True, True)
 
 
 def test_a_pending_file_waits_on_home_for_its_owner_alone_until_it_is_deleted(owner, auditor):

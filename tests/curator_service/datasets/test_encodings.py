@@ -194,9 +194,9 @@ def test_a_point_among_decimal_commas_groups_thousands_or_is_refused():
 
 @pytest.mark.parametrize(("sign", "other"), [(",", "."), (".", ",")])
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
-def test_a_sign_before_three_digits_is_asked_back_unless_another_cell_of_the_file_is_sure(sign, other, separator):
-    """1,234 may be a thousand, or one and a bit: only the owner knows, or another column of the file."""
-    text = f"a;b;c\n1{sign}234;2;x\n5;6;y\n".replace(";", separator)
+def test_a_sign_before_three_digits_is_asked_back_unless_another_number_of_the_file_is_sure(sign, other, separator):
+    """1,234 may be a thousand, or one and a bit: only the owner knows, or another column that is read as numbers."""
+    text = f"a;b;c\n1{sign}234;2;1.25\n5;6;note\n7;8;9,50 or so\n".replace(";", separator)
     error = refused(text, ["a", "b"])
     cells = [{"cell": f"1{sign}234", "point": 1.234, "comma": 1234.0}]
     if sign == ",":
@@ -205,14 +205,39 @@ def test_a_sign_before_three_digits_is_asked_back_unless_another_cell_of_the_fil
     assert "234" not in str(error)
     assert survey(io.BytesIO(text.encode()), LIMITS, parquet=False).unsure == [CellReading(**cells[0])]
     for decimal, value in ((sign, 1.234), (other, 1234.0)):
-        assert table_of(text, ["a", "b"], decimal=decimal)[1].tolist() == [[value, 2], [5, 6]]
-        sure = text.replace("x", f"0{decimal}5")
-        assert table_of(sure, ["a", "b"])[1].tolist() == [[value, 2], [5, 6]]
+        assert table_of(text, ["a", "b"], decimal=decimal)[1].tolist() == [[value, 2], [5, 6], [7, 8]]
+        sure = text.replace(f"6{separator}", f"0{decimal}5{separator}")
+        assert table_of(sure, ["a", "b"])[1].tolist() == [[value, 2], [5, 0.5], [7, 8]]
         assert not survey(io.BytesIO(sure.encode()), LIMITS, parquet=False).unsure
 
 
-def test_the_chosen_columns_say_the_decimal_sign_before_the_others():
+def test_the_chosen_columns_alone_say_the_decimal_sign():
     assert table_of("version;a\n1.5;2,25\n1.6;2.500\n", ["a"])[1].tolist() == [[2.25], [2500]]
+    for other in ("8.30", "250.00", "1,5", "24.12"):
+        assert refused(f"time;a\n{other};2.500\n{other};1.750\n", ["a"]).errors[0]["field"] == "decimal"
+    refused_marker = ReadingChoice(missing_values=["-9.99"])
+    with pytest.raises(DatasetInvalid, match="which sign"), read_csv(io.BytesIO(MARKED), LIMITS, refused_marker):
+        pass
+
+
+MARKED = b"a;b\n1.000;-9.99\n3.000;2.500\n"
+"""A marker of gaps is no number."""
+
+
+@pytest.mark.parametrize("more", ["", ";2.500"])
+def test_sure_cells_that_contradict_each_other_decide_nothing(more):
+    text = f"a;b{more and ';c'}\n1,5;1.25{more}\n2,5;2.25{more}\n"
+    assert [each.cell for each in survey(io.BytesIO(text.encode()), LIMITS, parquet=False).unsure] == [
+        each for each in [more[1:]] if each
+    ]
+    for decimal in (None, ".", ","):
+        refused(text, decimal=decimal)
+
+
+def test_a_file_of_one_column_is_asked_for_its_sign():
+    assert [each["cell"] for each in refused("x\n1.000\n2.500\n").errors[0]["readings"]] == ["1.000", "2.500"]
+    assert table_of("x\n1.000\n2.5\n")[1].tolist() == [[1.0], [2.5]]
+    assert table_of("x,y\n1.000,1\n2.500,2\n")[1].tolist() == [[1.0, 1], [2.5, 2]]  # cells are cut at commas
 
 
 def test_a_comma_in_a_text_column_is_no_decimal_comma():

@@ -219,6 +219,13 @@ def test_promises_name_every_column_whose_gaps_were_shown_also_a_filled_one(cura
     assert " in a, b." in report["studies"][0]["relation"]
 
 
+def test_a_column_that_is_not_proposed_says_no_decimal_sign(curator):
+    view = upload(curator, "x;note;n\n2.500;ok;1\n1.000;1.5;2\n4.000;good;3\n")
+    assert ([each["cell"] for each in view["unsure"]], view["remaining"]) == (["2.500", "1.000", "4.000"], None)
+    index = upload(curator, ";x\n0.5;2.500\n1.5;1.000\n")  # a column without a name is not proposed
+    assert ([each["cell"] for each in index["unsure"]], index["remaining"]) == (["2.500", "1.000"], None)
+
+
 @pytest.mark.parametrize(("decimal", "value"), [(",", 2500.0), (".", 2.5)])
 def test_a_decimal_sign_that_no_cell_shows_is_asked_for_before_anything_is_stored(curator, decimal, value):
     view = upload(curator, "x;n\n2.500;1\n1.000;2\n")
