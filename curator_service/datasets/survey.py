@@ -40,6 +40,8 @@ _CATEGORY_MAX = 100
 _TEXT_MAX = 1_000
 _LINE_END_OR_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 """What no category has: a list of categories has one on a line."""
+_HAS_DIGITS = re.compile(r"\d")
+_LIMIT = re.compile(r"[<>\u2264\u2265]=?\s*[0-9.,]+")
 _FIRST, _SHOWN_MAX = 5, 40
 """So many cells of a column are shown, and so many characters of each."""
 _ODD_MAX = 5
@@ -144,11 +146,15 @@ class _Column:
     def _is_missing(self, cell: str) -> bool:
         return rules.is_missing(cell) or (bool(self.markers) and cell.strip() in self.markers)
 
+    def _is_mostly_numbers(self, rows: int) -> bool:
+        return 2 * self.wrong < rows - self.missing
+
     def _markers(self, rows: int) -> list[str]:
-        """The few texts among numbers that may be markers of gaps: not one that may be a number itself."""
-        filled = rows - self.missing
+        """The few texts among numbers that may be markers of gaps: of those with digits a limit alone, such as <5."""
         usable = all(len(text) <= _CATEGORY_MAX and not _LINE_END_OR_CONTROL.search(text) for text in self.odd)
-        if not usable or len(self.odd) > _ODD_MAX or 2 * self.wrong >= filled or any(map(rules.readings, self.odd)):
+        if not usable or len(self.odd) > _ODD_MAX or not self._is_mostly_numbers(rows):
+            return []
+        if any(_HAS_DIGITS.search(text) and not _LIMIT.fullmatch(text) for text in self.odd):
             return []
         return sorted(self.odd)
 
@@ -161,7 +167,9 @@ class _Column:
             holds = "empty"
         texts = None if self.texts is None else sorted(text for text in self.texts if not self._is_missing(text))
         odd = self._markers(rows) if holds == "text" else []
-        is_text = holds == "text" and usable and not odd  # numbers are never proposed as a public list
+        is_text = (
+            holds == "text" and usable and not self._is_mostly_numbers(rows)
+        )  # numbers are never proposed as a public list
         longest = max(map(len, texts or ()), default=0)
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
         is_short = is_short and not any(map(_LINE_END_OR_CONTROL.search, texts or ()))

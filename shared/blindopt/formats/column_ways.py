@@ -86,8 +86,11 @@ def contents(column: SurveyedColumn, rows: int) -> str:
 def _holds(column: SurveyedColumn, rows: int) -> str:
     if column.holds == "number":
         return f"Numbers, {len(column.values)} different" if column.values else "Numbers"
-    if column.holds == "text" and column.odd:
-        return f"Numbers, but for {column.wrong:,} of {rows - column.missing:,} filled cells: {', '.join(column.odd)}"
+    filled = rows - column.missing
+    if column.holds == "text" and 2 * column.wrong < filled:
+        return f"Numbers, but for {column.wrong:,} of {filled:,} filled cells: {', '.join(column.odd)}".removesuffix(
+            ": "
+        )
     if column.distinct:
         return "Text, all different"
     if column.holds == "text" and column.values is not None:

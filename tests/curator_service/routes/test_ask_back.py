@@ -219,6 +219,19 @@ def test_promises_name_every_column_whose_gaps_were_shown_also_a_filled_one(cura
     assert " in a, b." in report["studies"][0]["relation"]
 
 
+@pytest.mark.parametrize("cells", [("1.000-", "(5)"), ("7-",), ("12 mg", "-"), ("3*",)])
+def test_cells_with_digits_are_no_gaps_and_their_column_is_neither_list_nor_label(curator, cells):
+    """A negative number of a ledger, a number with a unit or a note: left out, only small or large ones may remain."""
+    view = upload(curator, "x;y\n" + "".join(f"{cell};1\n" for cell in (*cells, *"135689")))
+    seen = view["columns"][0]
+    assert (seen["holds"], seen["odd"], seen["values"], seen["distinct"]) == ("text", [], None, False)
+    assert [choice["column"] for choice in view["reading"]["columns"]] == ["y"]
+    refused = read(curator, view, columns=["x", "y"])
+    assert (refused.status_code, refused.json()["errors"][0]["column"]) == (422, "x")
+    limits = upload(curator, "x;y\n" + "".join(f"{cell};1\n" for cell in ("<5", "> 1,5", *"135689")))
+    assert limits["columns"][0]["odd"] == ["<5", "> 1,5"]  # the control
+
+
 def test_a_column_that_is_not_proposed_says_no_decimal_sign(curator):
     view = upload(curator, "x;note;n\n2.500;ok;1\n1.000;1.5;2\n4.000;good;3\n")
     assert ([each["cell"] for each in view["unsure"]], view["remaining"]) == (["2.500", "1.000", "4.000"], None)
