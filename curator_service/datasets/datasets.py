@@ -145,7 +145,7 @@ class Datasets:
                         labels=labels.fileno(),
                     )
                     read = reading.read(job, file)
-                    reading.check_ids(job, file, digests, numbers)
+                    reading.check_ids(job, read, file, digests, numbers)
                 counts, records = _Persons(), None
                 if upload.person is not None:
                     read, counts, records = self._keep_persons(

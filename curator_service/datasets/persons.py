@@ -18,6 +18,9 @@ from curator_service.salted_digests import DIGEST_BYTES
 _PERSONS_SHOWN = 5
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(?:[.,][0-9]{1,40})?(?:e[+-]?[0-9]{1,2})?")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?P<mark>[., '])[0-9]{3}(?:(?P=mark)[0-9]{3})*")
+_MAY_GROUP = re.compile("[1-9][0-9]{0,2}(?:[.]000|(?:[\u2018\u2019\u02bc`][0-9]{3})+)")
+"""Ids that group digits to a clerk, and not to ``folded_1``."""
+_GROUPED_MAX = 1_000
 _SIGNS = re.compile("[^0-9a-z]+")
 _DIGITS_OR_LETTERS = re.compile("[0-9]+|[^0-9 ]+")
 
@@ -70,6 +73,9 @@ class PersonColumn:
         self.name, self._key = name, key
         self._fold = folded_1 if ids == "folded_1" else as_written
         self._digests = bytearray()
+        self._rows = 0
+        self.grouped: list[tuple[int, str]] = []
+        """The first rows, from 0, whose id may group digits, each with the digest of the id without marks."""
 
     def add(self, cells: Iterable[str]) -> None:
         """Collect the digests of the next rows."""
@@ -77,6 +83,9 @@ class PersonColumn:
             folded, written = self._fold(cell), as_written(cell)
             digest = self._digest(folded)
             self._digests += digest + (digest if folded == written else self._digest(written))
+            if folded != written and _MAY_GROUP.fullmatch(written) and len(self.grouped) < _GROUPED_MAX:
+                self.grouped.append((self._rows, self._digest(re.sub("[^0-9]", "", written)).hex()))
+            self._rows += 1
 
     def _digest(self, text: str) -> bytes:
         return hmac.digest(self._key, text.encode(), "sha256")[:DIGEST_BYTES]
@@ -108,6 +117,18 @@ def spelled_apart(taken: NDArray[Any]) -> list[tuple[int, int]]:
     others = np.flatnonzero(written != written[first[folded]])
     _, of_person = np.unique(folded[others], return_index=True)
     return sorted((int(first[folded[row]]), int(row)) for row in others[of_person])[:_PERSONS_SHOWN]
+
+
+def grouped_apart(taken: NDArray[Any], grouped: list[tuple[int, str]]) -> list[tuple[int, int]]:
+    """The rows of up to five ids that may group digits, each with the first row of the person it would be then."""
+    if not grouped:
+        return []
+    folded = np.ascontiguousarray(two_digests(taken)[0]).view(f"S{DIGEST_BYTES}").reshape(-1)
+    others: dict[bytes, int] = {}
+    for row, digest in grouped:
+        others.setdefault(np.frombuffer(bytes.fromhex(digest), dtype=folded.dtype)[0], row)
+    first = [int(row) for row in np.flatnonzero(np.isin(folded, list(others)))]
+    return sorted({others[folded[row]]: row for row in reversed(first)}.items())[:_PERSONS_SHOWN]
 
 
 def numbers_of(digests: NDArray[np.uint8]) -> NDArray[np.int64]:

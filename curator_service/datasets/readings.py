@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt.errors import Busy, DatasetInvalid
 from curator_service.datasets.findings import refuse
-from curator_service.datasets.persons import spelled_apart
+from curator_service.datasets.persons import grouped_apart, spelled_apart
 from curator_service.datasets.unpacking import is_packed, is_parquet
 from curator_service.datasets.worker import PROGRAM, Job, Reply, read
 from service_kit import runner
@@ -26,6 +26,10 @@ _ID_SHOWN = 100
 WHICH_PERSONS = (
     "are ids one person's that differ in nothing but how they are written? Send folded_1 if they are, or as_written if "
     "they are different persons"
+)
+MAY_BE_GROUPED = (
+    "these ids may be one person's, and differ in the marks between their digits: write them in one way, or send "
+    "as_written if they are different persons"
 )
 SMALL_BYTES = 128 << 10
 """A CSV file up to this is read in the service: at once, within a few megabytes, and sooner than a process starts."""
@@ -61,16 +65,18 @@ class Reading:
             raise refuse(f"the file cannot be read: {reply.problem}")
         return reply
 
-    def check_ids(self, job: Job, file: BinaryIO, digests: BinaryIO, numbers: BinaryIO) -> None:
+    def check_ids(self, job: Job, seen: Reply, file: BinaryIO, digests: BinaryIO, numbers: BinaryIO) -> None:
         """Raise DatasetInvalid, with the ids, if a job wrote persons whose ids differ in nothing but their spelling."""
-        if job.reading.person is None or job.reading.person_ids is not None:
+        if job.reading.person is None:
             return
-        if pairs := spelled_apart(np.memmap(digests, dtype=np.uint8, mode="r")):
+        taken = np.memmap(digests, dtype=np.uint8, mode="r")
+        grouped = grouped_apart(taken, seen.grouped)
+        if pairs := grouped or ([] if job.reading.person_ids else spelled_apart(taken)):
             rows_of = np.memmap(numbers, dtype=np.int64, mode="r")
             rows = [int(rows_of[index]) for pair in pairs for index in pair]
             ids = dict(zip(rows, self.read(job.model_copy(update={"rows": rows}), file).ids, strict=True))
             spellings = [[ids[int(rows_of[index])][:_ID_SHOWN] for index in pair] for pair in pairs]
-            raise refuse(WHICH_PERSONS, field="person_ids", spellings=spellings)
+            raise refuse(MAY_BE_GROUPED if grouped else WHICH_PERSONS, field="person_ids", spellings=spellings)
 
 
 class _Silent(runner.Sender[Reply]):

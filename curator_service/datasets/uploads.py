@@ -166,7 +166,7 @@ class Uploads:
             )
             seen, kept = reading.read(job, content), None
             if view.reading.rows_per_person is not None:
-                reading.check_ids(job, content, digests, numbers)
+                reading.check_ids(job, seen, content, digests, numbers)
                 digests.seek(0)
                 persons = numbers_of(two_digests(np.fromfile(digests, dtype=np.uint8))[0])
                 kept = int(np.minimum(np.bincount(persons), view.reading.rows_per_person).sum())

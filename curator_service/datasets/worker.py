@@ -75,6 +75,7 @@ class Reply(runner.Reply):
     reading: FileReading | None = None
     left_out: int = 0
     ids: list[str] = []
+    grouped: list[tuple[int, str]] = []
     errors: list[dict[str, object]] = []
     errors_total: int = 0
     errno: int | None = None
@@ -160,6 +161,7 @@ def _written(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> Reply:
         reading=table.reading,
         left_out=table.left_out,
         copies=statistics.copies,
+        grouped=[] if persons is None else persons.grouped,
     )
 
 

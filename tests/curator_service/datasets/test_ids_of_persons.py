@@ -184,6 +184,18 @@ def test_a_waiting_file_asks_too_and_its_answer_is_registered(curator):
     assert (stored["persons"], stored["person_rows_dropped"]) == (2, 1)
 
 
+@pytest.mark.parametrize("ids", [["1\u2019017", "1017"], ["1000", "1.000"], ["7", "12`345`678", "12345678"]])
+@pytest.mark.parametrize("person_ids", [None, "folded_1"])
+def test_ids_that_group_digits_to_a_clerk_alone_are_asked_back(curator, ids, person_ids):
+    named = {} if person_ids is None else {"person_ids": person_ids}
+    refused = register(curator, table(ids), **named)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "person_ids")
+    assert sorted(refused.json()["errors"][0]["spellings"][0]) == sorted(ids[-2:])
+    assert register(curator, table(ids), person_ids="as_written").json()["persons"] == len(ids)
+    others = table([*ids[:-1], "99"])  # the control
+    assert register(curator, others, **named).json()["persons"] == len(ids)
+
+
 # --- files whose ids were folded, and files of earlier versions -------------------------------------------
 
 
