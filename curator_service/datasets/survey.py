@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from math import isfinite
+from sys import getsizeof
 from typing import Any, BinaryIO, get_args
 
 import numpy as np
@@ -38,6 +39,8 @@ from curator_service.datasets.sources import Numbers, RawBlock
 
 _CATEGORY_MAX = 100
 _TEXT_MAX = 1_000
+_TEXTS_MAX = 4 << 20
+"""Bytes of the different texts of all columns: a file of thousands of columns may have more than fits in memory."""
 _LINE_END_OR_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 """What no category has: a list of categories has one on a line."""
 _HAS_DIGITS = re.compile(r"\d")
@@ -77,6 +80,7 @@ class _Column:
     wrong_row: int | None = None
     odd: set[str] = field(default_factory=set)
     texts: set[str] | None = field(default_factory=set)
+    texts_bytes: int = 0
     date_formats: list[DateFormat] = field(default_factory=lambda: list(get_args(DateFormat)))
     low: float = np.inf
     high: float = -np.inf
@@ -116,8 +120,9 @@ class _Column:
         self._compare(cells)
         if self.texts is not None:
             self.texts |= set(map(str.strip, set(cells)))
+            self.texts_bytes = sum(map(getsizeof, self.texts))
             if len(self.texts) > CATEGORIES_MAX + len(rules.MISSING) or max(map(len, self.texts)) > _TEXT_MAX:
-                self.texts = None
+                self.forget_texts()
         is_marked = self.markers and not self.markers.isdisjoint(map(str.strip, cells))
         if not is_marked and (values := all_numbers(cells, decimal)) is not None:
             self._bound(values)
@@ -142,6 +147,10 @@ class _Column:
                 self.date_formats = [
                     date_format for date_format in self.date_formats if _TO_DAYS[date_format](text) is not None
                 ]
+
+    def forget_texts(self) -> None:
+        """List the texts of the column no more."""
+        self.texts, self.texts_bytes = None, 0
 
     def _is_missing(self, cell: str) -> bool:
         return rules.is_missing(cell) or (bool(self.markers) and cell.strip() in self.markers)
@@ -191,6 +200,16 @@ class _Column:
         )
 
 
+def _bound_texts(columns: list[_Column]) -> None:
+    """Forget texts of the columns that have most, until all columns have as many as may be compared."""
+    excess = sum(seen.texts_bytes for seen in columns) - _TEXTS_MAX
+    if excess > 0:
+        for seen in sorted(columns, key=lambda seen: seen.texts_bytes, reverse=True):
+            if excess > 0:
+                excess -= seen.texts_bytes
+                seen.forget_texts()
+
+
 def survey(
     file: BinaryIO,
     limits: Limits,
@@ -214,6 +233,7 @@ def survey(
                     seen.add_numbers(column)
                 else:
                     seen.add_texts(column, decimal or ".", block)
+            _bound_texts(columns)
             if sum(len(seen.hashes or ()) for seen in columns) > _DISTINCT_MAX:
                 for seen in columns:
                     seen.hashes = None

@@ -96,7 +96,7 @@ def _holds(column: SurveyedColumn, rows: int) -> str:
     if column.holds == "text" and column.values is not None:
         return f"Text: {len(column.values)} different"
     return {
-        "text": "Text: more than 100 different, long, or of several lines",
+        "text": "Text: more than 100 different, long, of several lines, or too much in all columns",
         "date": "Dates",
         "empty": "Every cell is empty",
     }.get(column.holds, "A type that cannot be read")

@@ -137,9 +137,9 @@ def repeated(length, rows):
     return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), pa.array(["x" * length]))
 
 
-def surveyed(opened, filename, content, **parts):
+def surveyed(opened, filename, content, limits=LIMITS, **parts):
     file = opened(content)
-    job = Job(file=file.fileno(), limits=LIMITS, parquet=is_parquet(filename, file))
+    job = Job(file=file.fileno(), limits=limits, parquet=is_parquet(filename, file))
     return Reading(filename, a_task(**parts)).read(job, file)
 
 
@@ -176,6 +176,19 @@ def test_a_file_cannot_take_more_memory_than_its_process_may(opened, filename, c
         return
     with pytest.raises(DatasetInvalid, match=message):
         surveyed(opened, filename, content())
+
+
+@pytest.mark.parametrize("characters", [40, 85])
+def test_a_thousand_columns_of_a_hundred_different_texts_are_read_and_short_lists_are_shown(opened, characters):
+    names = ["sex", *(f"c{i}" for i in range(1_000))]
+    rows = (["fm"[n % 2], *(f"v{n:03}{i:04}{'x' * characters}" for i in range(1_000))] for n in range(100))
+    content = "\n".join(map(",".join, [names, *rows, []])).encode()
+    reply = surveyed(opened, "a.csv", content, Limits(rows=10**6, columns=1_001))
+    listed = {column.name: column.values for column in reply.surveyed if column.values is not None}
+    assert (reply.rows, len(reply.surveyed), listed["sex"]) == (100, 1_001, ["f", "m"])
+    assert 1 < len(listed) < 1_001
+    assert all(len(values) == 100 for name, values in listed.items() if name != "sex")
+    assert all(column.distinct for column in reply.surveyed[1:])
 
 
 @pytest.mark.parametrize(
