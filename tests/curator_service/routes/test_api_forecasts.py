@@ -35,7 +35,7 @@ LONG = wire.ForecastCreate(epsilons=LEVELS, functions=200, queries=100, **PLANAR
 @pytest.fixture(scope="module")
 def draft(owner, small):
     """A draft on records that were not declared public."""
-    private = owner.register("private", small.csv)
+    private = registered_apart(owner, "private", small.csv)
     return owner.create_study(_study(private, small)).id
 
 
@@ -362,7 +362,7 @@ def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dat
 
 
 def test_a_study_without_kernel_is_refused_with_the_field(owner, small):
-    study = owner.create_study(_study(owner.register("k", small.csv), small, kernel=None)).id
+    study = owner.create_study(_study(registered_apart(owner, "k", small.csv), small, kernel=None)).id
     with pytest.raises(Remote, match="kernel") as refused:
         owner.start_forecast(study, SHORT)
     assert (refused.value.remote_status, refused.value.remote_code) == (422, "invalid")

@@ -12,7 +12,7 @@ from blindopt.errors import Invalid, Remote
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.store import file_names
-from tests.builders import a_study_of
+from tests.builders import a_study_of, registered_apart
 from tests.curator_service.queries.inbox.measured_study import open_measured_study
 
 PERSONS, EACH, KEPT = 80, 5, 3
@@ -128,7 +128,7 @@ def test_epsilon_is_a_persons(owner, small, open_study):
     view = open_study(owner, private, GAUSSIAN, answers=LAPLACE).view
     assert (view.spec.rows_per_person, view.spec.person_column) == (KEPT, True)  # the curator wrote it
     assert "each person's features" in view.guarantee
-    alone = owner.register("alone", small.csv)
+    alone = registered_apart(owner, "alone", small.csv)
     of_row = open_study(owner, alone, GAUSSIAN, answers=LAPLACE).view
     assert view.report.noise_sd == pytest.approx(np.sqrt(KEPT) * of_row.report.noise_sd, rel=1e-8)
     assert [f.sensitivity for f in view.report.features] == [f.sensitivity for f in of_row.report.features]

@@ -9,7 +9,7 @@ import pytest
 from blindopt import wire
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from tests.builders import a_study
+from tests.builders import a_study, registered_apart
 
 NOBODY = "blindopt_0123456789abcdef." + "A" * 43
 QUERY = {"rows": [{"row": 0, "plays": 1}]}
@@ -19,8 +19,8 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture(scope="module")
 def every_state(curator, owner, small, dataset, open_study, opened):
     """A curator with a study in every state, and a token of every kind."""
-    private = owner.register("private", small.csv)
-    archived = owner.register("archived", small.csv)
+    private = registered_apart(owner, "private", small.csv)
+    archived = registered_apart(owner, "archived", small.csv)
     with curator.http() as http:
         http.post(f"/v1/datasets/{archived.id}:archive", headers={"Idempotency-Key": "archive"}).raise_for_status()
     draft = owner.create_study(opened.view.spec)
