@@ -73,11 +73,9 @@ def a_run(curator_url: str, study_id: str, token: str, **chosen: Any) -> wire.Ru
 
 
 def keep_apart(owner: Owner, dataset: wire.DatasetView) -> None:
-    """Decide that the account of a dataset's file is not that of others with the same people: of other tests."""
-    for each in [each for each in owner.datasets() if each.sha256 == dataset.sha256 and each.overlaps]:
-        overlaps = owner.dataset(each.id).view.overlaps  # a decision about one registration is one about its file
-        if any(overlap.decision == "undecided" for overlap in overlaps):
-            owner.decide_overlap(each.id, separate="another test has these records")
+    """Decide that the account of a dataset is not that of others with the same people: of other tests."""
+    if dataset.overlaps and any(o.decision == "undecided" for o in owner.dataset(dataset.id).view.overlaps):
+        owner.decide_overlap(dataset.id, separate="another test has these records")
 
 
 def registered_apart(owner: Owner, name: str, file: bytes, **more: Any) -> wire.DatasetView:
