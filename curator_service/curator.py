@@ -145,7 +145,9 @@ class Curator:
         verification finds that the edit was taken back.
         """
         try:
-            have_ended = [part.recover() for part in (self.releases, self.forecasts, self.tunings, self.same_people)]
+            have_ended = [
+                service.recover() for service in (self.releases, self.forecasts, self.tunings, self.same_people)
+            ]
         except (BlindoptError, StoreFault):
             return _AGAIN_SECONDS
         return None if all(have_ended) else _AGAIN_SECONDS

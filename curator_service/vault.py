@@ -152,8 +152,8 @@ class Vault:
     def forget(self, identities: Iterable[str]) -> None:
         """Read no file of these datasets and releases from now on: every use of one raises Erased."""
         self._erased |= set(identities)
-        for identity in self._erased & self.pictures.keys():
-            del self.pictures[identity]
+        for dataset_id in self._erased & self.pictures.keys():
+            del self.pictures[dataset_id]
 
     def erase(self, file_id: str) -> None:
         """Delete the files of a dataset or release, and overwrite what they held: another may have them mapped."""

@@ -166,8 +166,8 @@ def decide(
             )
         else:
             view = client.dataset(dataset).view
-    lines = [f"{overlap.dataset_id}: {overlap.sentence}" for overlap in view.overlaps]
-    show(view, "\n".join(lines) or f"nobody of {view.id} is in an earlier dataset", as_json)
+    overlaps = [f"{overlap.dataset_id}: {overlap.sentence}" for overlap in view.overlaps]
+    show(view, "\n".join(overlaps) or f"nobody of {view.id} is in an earlier dataset", as_json)
 
 
 @dataset_cli.command()

@@ -22,7 +22,8 @@ from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, show
 if TYPE_CHECKING:
     from blindopt.client.owner import UploadedFile
 
-_WORDS: dict[str, wire.Separator] = {words: sign for sign, words in SEPARATORS.items()}
+_SEPARATORS: dict[str, str] = {words: sign for sign, words in SEPARATORS.items()}
+_DECIMALS = {"comma": ",", "point": "."}
 
 
 def upload(
@@ -32,8 +33,8 @@ def upload(
     propose: Annotated[
         bool, typer.Option("--propose", help="Print as JSON how it would be read; store nothing.")
     ] = False,
-    separator: Annotated[str | None, typer.Option(help=f"What separates cells: {', '.join(_WORDS)}.")] = None,
-    decimal: Annotated[str | None, typer.Option(help="Decimal sign of numbers: a point or a comma.")] = None,
+    separator: Annotated[str | None, typer.Option(help=f"What separates cells: {', '.join(_SEPARATORS)}.")] = None,
+    decimal: Annotated[str | None, typer.Option(help=f"Decimal sign of numbers: {' or '.join(_DECIMALS)}.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the text: utf-8 or windows-1252.")] = None,
     missing: Annotated[
         list[str] | None, typer.Option(help="A cell that counts as missing, such as ?; repeat it.")
@@ -58,8 +59,8 @@ def upload(
     Example: blindopt-curator dataset upload clinic.csv --propose > reading.json
     """
     options = {
-        "separator": _WORDS.get(separator, separator) if separator else None,
-        "decimal": decimal,
+        "separator": _sign("--separator", separator, _SEPARATORS),
+        "decimal": _sign("--decimal", decimal, _DECIMALS),
         "encoding": encoding,
         "missing_values": missing,
         "person": person,
@@ -94,9 +95,9 @@ def upload(
             with suppress(BlindoptError):  # it is registered, or the service is gone
                 waiting.discard()
     view = dataset.view
-    kept = f"{view.id}: {view.rows:,} records, {len(view.columns):,} columns"
+    summary = f"{view.id}: {view.rows:,} records, {len(view.columns):,} columns"
     left_out = f", {view.rows_left_out:,} left out" if view.rows_left_out else ""
-    show(view, kept + left_out, as_json)
+    show(view, summary + left_out, as_json)
     for overlap in view.overlaps:
         if overlap.decision == "undecided":
             typer.echo(f"{overlap.sentence} Decide on its page whose account it continues.", err=True)
@@ -118,6 +119,15 @@ def _is_open(view: wire.PendingUpload) -> bool:
     return bool(view.samples) or any(is_problem(column) for column in view.columns if column.name != person)
 
 
+def _sign(option: str, typed: str | None, signs: dict[str, str]) -> str | None:
+    """The sign that a word of an option names, or that was typed itself."""
+    if typed is None or typed in signs.values():
+        return typed
+    if typed not in signs:
+        raise typer.BadParameter(f"must be {', '.join(signs)}, or the sign itself", param_hint=option)
+    return signs[typed]
+
+
 def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
@@ -129,7 +139,8 @@ def _decimal(waiting: "UploadedFile", *, is_asked: bool) -> str:
         for sign, name in ((",", "comma"), (".", "point"))
     }
     if not is_asked:
-        raise Invalid(f"which sign is decimal? --decimal , if {by_sign[',']}; --decimal . if {by_sign['.']}")
+        options = "; ".join(f"--decimal {word} if {by_sign[sign]}" for word, sign in _DECIMALS.items())
+        raise Invalid(f"which sign is decimal? {options}")
     typer.echo("Which sign is decimal?", err=True)
     for number, (sign, cells) in enumerate(by_sign.items(), start=1):
         typer.echo(f"  {number}  {sign}  {cells}", err=True)
@@ -161,8 +172,8 @@ def _ask(waiting: "UploadedFile") -> None:
                 raise
             typer.echo(f"\nThe file cannot be read so, decide again: {error}", err=True)
             continue
-        kept = waiting.view.remaining
-        typer.echo(f"\n{kept.rows if kept else 0:,} of {view.rows:,} records remain.", err=True)
+        remaining = waiting.view.remaining
+        typer.echo(f"\n{remaining.rows if remaining else 0:,} of {view.rows:,} records remain.", err=True)
         is_stored = typer.confirm("Store them? No: decide again.", default=True, err=True)
 
 

@@ -142,7 +142,7 @@ def _centres(form: Form) -> list[list[float]]:
     for number, line in enumerate(typed.splitlines(), start=1):
         if not line.strip():
             continue
-        centre = [number_of(text, sign) for text in line.split(";")]
+        centre = [number_of(cell, sign) for cell in line.split(";")]
         if not all(value is not None and isfinite(value) for value in centre):
             form.wrong(
                 "release.cells.centres", f"Line {number}: a number of each feature, with semicolons between them"

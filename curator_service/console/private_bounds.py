@@ -93,19 +93,19 @@ def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None) -> None:
     field = "pasted" if file is None else "bounds_file"
     content = form.get(field).encode() if file is None else file
     index = {column.name: i for i, column in enumerate(dataset.columns)}
-    lines: list[tuple[int, list[str]]] = []
+    filled: list[tuple[int, list[str]]] = []
     sign: wire.DecimalSign = "."
     try:
-        table = SmallTable(content)
-        lines = [(line, cells) for line, cells in table if any(cells)]
-        signs = DecimalSigns(cell.strip() for _, cells in lines for cell in cells[1:])
-        if (decimal := signs.of_file(table.separator)) is None:
+        sheet = SmallTable(content)
+        filled = [(line, cells) for line, cells in sheet if any(cells)]
+        signs = DecimalSigns(cell.strip() for _, cells in filled for cell in cells[1:])
+        if (decimal := signs.of_file(sheet.separator)) is None:
             form.wrong(field, either(signs.unsure[0]))
             return
         sign = decimal
     except Invalid:
         form.wrong(field, "Write name, smallest, largest on each line")
-    for line, (name, *cells) in lines:
+    for line, (name, *cells) in filled:
         numbers = [number_of(cell, sign) for cell in cells if cell.strip()]
         i = index.get(name.strip())
         if line == 1 and i is None and all(number is None for number in numbers):

@@ -97,7 +97,7 @@ async def _count(page: Page, view: wire.PendingUpload, choice: dict[str, Any], f
 
 async def show(page: Page, view: wire.PendingUpload, form: Form, status: int = 200) -> Response:
     if form.problem is not None:
-        readings = [each for fault in form.problem.problem.errors or [] for each in fault.readings or []]
+        readings = [cell for fault in form.problem.problem.errors or [] for cell in fault.readings or []]
         view = view.model_copy(update={"unsure": readings or view.unsure})
     context: dict[str, Any] = {"upload": view, "form": form, "status": status, "ways": ways, "separators": SEPARATORS}
     context |= {"contents": contents, "categories": categories}
@@ -134,7 +134,7 @@ def _failed(form: Form, problem: ApiProblem, view: wire.PendingUpload, choice: d
     """The form with the faults of a choice at its columns."""
     index = {column.name: i for i, column in enumerate(view.columns)}
     columns = {index[column["column"]]: column for column in choice["columns"]}
-    names = {f"columns.{i}.{part}": f"columns.{i}.kind" for i in columns for part in ("column", "date_format")}
+    names = {f"columns.{i}.{field}": f"columns.{i}.kind" for i in columns for field in ("column", "date_format")}
     names |= {f"columns.{i}.since": "since" for i in columns} | {"decimal": "sign"}
     failed = form.failed(problem, names, {"columns": columns})
     for fault in problem.problem.errors or []:
@@ -177,7 +177,9 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "since": "1970-01-01"}
     values |= {"separator": view.separator and SEPARATORS[view.separator], "encoding": view.encoding}
     values |= {"missing_values": "\n".join(reading.missing_values)}
-    values |= {each: query.get(each) or getattr(reading, each) for each in ("person", "rows_per_person", "person_ids")}
+    values |= {
+        field: query.get(field) or getattr(reading, field) for field in ("person", "rows_per_person", "person_ids")
+    }
     is_filled = any(choice.missing == "fill" for choice in choices.values())
     values |= {"gaps": "each" if is_filled else "leave_out"}
     values |= {"lists_public": any(choice.values for choice in choices.values())}  # it was ticked then

@@ -66,14 +66,14 @@ def picture(vault: Vault, labels: Labels, db: Connection, dataset: wire.DatasetV
     for block in statistics.collect(_blocks(values, dataset.rows)):
         for seen, of_column in zip(columns, block.T, strict=True):
             seen.add(of_column)
-    made = made_columns(dataset)
+    encoded = made_columns(dataset)
     views = [
         wire.ColumnPicture(
             column=column.name,
             low=column.minimum,
             high=column.maximum,
             counts=seen.counts.tolist(),
-            far=0 if column.name in made else seen.far(dataset.rows),
+            far=0 if column.name in encoded else seen.far(dataset.rows),
         )
         for column, seen in zip(dataset.columns, columns, strict=True)
     ]
@@ -96,7 +96,7 @@ def _repeated(labels: Labels, db: Connection, dataset: wire.DatasetView) -> int:
     names = dataset.reading.labels if dataset.reading else []
     if not names:
         return 0
-    seen = Counter((i, hash(text)) for texts in labels.all(db, dataset.id) for i, text in enumerate(texts) if text)
+    seen = Counter((i, hash(label)) for texts in labels.all(db, dataset.id) for i, label in enumerate(texts) if label)
     return sum(count for count in seen.values() if count > 1)
 
 
@@ -124,12 +124,12 @@ def cautions_from_records(
     vault: Vault, labels: Labels, db: Connection, spec: wire.StudyCreate, dataset: wire.DatasetView
 ) -> list[wire.Caution]:
     """Cautions about a study that follow from its dataset, for its owner alone; about privacy if it is private."""
-    seen, made = picture(vault, labels, db, dataset), made_columns(dataset)
+    seen, encoded = picture(vault, labels, db, dataset), made_columns(dataset)
     facts = {
-        column.column: ColumnFacts(dataset.rows, column.low, column.high, column.far, column.column in made)
+        column.column: ColumnFacts(dataset.rows, column.low, column.high, column.far, column.column in encoded)
         for column in seen.columns
     }
-    ends: list[tuple[str, Ends]] = [(each.column, (each.lower, each.upper)) for each in spec.features]
+    ends: list[tuple[str, Ends]] = [(feature.column, (feature.lower, feature.upper)) for feature in spec.features]
     of_answers = record_cautions.answer_range(spec)
     if isinstance(spec.measurement, wire.ColumnMeasurement) and of_answers is not None:
         ends.append((spec.measurement.column, of_answers))
@@ -144,5 +144,5 @@ def cautions_from_records(
         return useful
     read = dataset.reading.columns if dataset.reading is not None else []
     one_hot = {choice.column: choice.stored for choice in read if choice.kind == "one_hot"}
-    extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns if c.name not in made}
+    extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns if c.name not in encoded}
     return useful + cautions.of_categories(spec, one_hot) + cautions.of_bounds(spec, extremes)

@@ -33,11 +33,11 @@ class Labels:
     def sealed(self, dataset_id: str, file: BinaryIO, records: NDArray[np.int64] | None = None) -> list[bytes]:
         """The sealed blocks of a file with a line of labels for each record; of these ``records``, if given."""
         file.seek(0)
-        lines: Iterator[bytes] = iter(file)
+        records_of_file: Iterator[bytes] = iter(file)
         if records is not None:
-            kept = set(records.tolist())
-            lines = (line for i, line in enumerate(file) if i in kept)
-        blocks = iter(lambda: [json.loads(line) for line in islice(lines, BLOCK)], [])
+            numbers = set(records.tolist())
+            records_of_file = (line for i, line in enumerate(file) if i in numbers)
+        blocks = iter(lambda: [json.loads(line) for line in islice(records_of_file, BLOCK)], [])
         # A block says where it belongs: in another place it would be another record's.
         return [self._seal.close(json.dumps([dataset_id, i, block]).encode()) for i, block in enumerate(blocks)]
 

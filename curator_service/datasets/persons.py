@@ -43,15 +43,15 @@ def folded_1(cell: str) -> str:
     """
     if cell.isascii() and cell.isdecimal() and cell[0] != "0":
         return cell
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", cell).casefold()).strip()
-    is_grouped = _GROUPED.fullmatch(text) and not (text.endswith(".000") and text.count(".") == 1)
-    number = re.sub("[., ']", "", text) if is_grouped else text
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", cell).casefold()).strip()
+    is_grouped = _GROUPED.fullmatch(folded) and not (folded.endswith(".000") and folded.count(".") == 1)
+    number = re.sub("[., ']", "", folded) if is_grouped else folded
     if _NUMBER.fullmatch(number):
         digits = format(Decimal(number.replace(",", ".")), "f")
         return digits.rstrip("0").rstrip(".") if "." in digits else digits
-    plain = _SIGNS.sub(" ", text) if text.isascii() else "".join(map(_letter, text))
-    parts = _DIGITS_OR_LETTERS.findall(plain)
-    return "-".join(part.lstrip("0") or "0" if part.isdecimal() else part for part in parts) or text
+    plain = _SIGNS.sub(" ", folded) if folded.isascii() else "".join(map(_letter, folded))
+    runs = _DIGITS_OR_LETTERS.findall(plain)
+    return "-".join(run.lstrip("0") or "0" if run.isdecimal() else run for run in runs) or folded
 
 
 def _letter(sign: str) -> str:

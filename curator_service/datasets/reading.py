@@ -132,7 +132,7 @@ def decimal_sign(
     """
     if choice.decimal is not None or not isinstance(source, CsvSource):
         return (choice.decimal if isinstance(source, CsvSource) else None), []
-    of_columns = [each.missing_values for each in choice.columns or [] if not isinstance(each, str)]
+    of_columns = [column.missing_values for column in choice.columns or [] if not isinstance(column, str)]
     markers = frozenset(marker.strip() for listed in (choice.missing_values, *of_columns) for marker in listed)
     signs = source.decimal_signs(numbers, markers, is_survey=is_survey)
     if (sign := signs.of_file(source.separator if len(source.names) > 1 else None)) is not None:

@@ -89,7 +89,7 @@ class Uploads:
                 view = self._counted(view, content, reading)
             except DatasetInvalid as question:
                 readings: list[Any] = [fault["readings"] for fault in question.errors if "readings" in fault]
-                unsure = [wire.CellReading.model_validate(each) for cells in readings for each in cells]
+                unsure = [wire.CellReading.model_validate(cell) for cells in readings for cell in cells]
                 view = view.model_copy(update={"unsure": unsure or view.unsure})
             note = {"owner": request.principal.id, "view": view.model_dump(mode="json")}
             try:

@@ -180,17 +180,17 @@ _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release.
 def _encoded(dataset: Any) -> list[wire.ColumnChoice]:
     """The columns of a dataset that were not read as numbers without gaps, with all cells that count as missing."""
     read = reading_of(dataset)
-    encoded = [each for each in read.columns if each.kind != "label"] if read else []
+    encoded = [column for column in read.columns if column.kind != "label"] if read else []
     of_file = read.missing_values if read else []
     return [
-        each.model_copy(update={"missing_values": list(dict.fromkeys([*of_file, *each.missing_values]))})
-        for each in encoded
-        if each.kind != "number" or each.missing != "refuse"
+        column.model_copy(update={"missing_values": list(dict.fromkeys([*of_file, *column.missing_values]))})
+        for column in encoded
+        if column.kind != "number" or column.missing != "refuse"
     ]
 
 
 def _gaps(dataset: Any) -> list[str]:
     """The columns whose gaps left rows out, or were shown to the owner before the choice."""
-    left_out = [each.column for each in _encoded(dataset) if each.missing == "leave_out"]
+    left_out = [column.column for column in _encoded(dataset) if column.missing == "leave_out"]
     read = reading_of(dataset)
     return list(dict.fromkeys([*left_out, *(read.gaps if read else [])]))

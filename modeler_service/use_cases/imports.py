@@ -34,16 +34,16 @@ def of_json(body: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """Read a CSV file with the header ``row``, ``y``, and ``noise_variance`` where it is known. Raises Invalid."""
-    table = SmallTable(body)
-    _, header = next(iter(table), (1, []))
+    sheet = SmallTable(body)
+    _, header = next(iter(sheet), (1, []))
     if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
         raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
-    signs = DecimalSigns(cell for _, cells in table for cell in cells)
-    if (sign := signs.of_file(table.separator)) is None:
+    signs = DecimalSigns(cell for _, cells in sheet for cell in cells)
+    if (sign := signs.of_file(sheet.separator)) is None:
         raise Invalid(either(signs.unsure[0]))
     observations: list[tuple[int, wire.Observation]] = []
     faults: list[wire.ImportFault] = []
-    for line, cells in islice(table, 1, None):
+    for line, cells in islice(sheet, 1, None):
         if not cells:  # an empty line
             continue
         parsed = _line(line, header, cells, sign)

@@ -8,7 +8,7 @@ from functools import wraps
 from numbers import Integral
 from pathlib import Path
 from types import FunctionType, NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, SupportsFloat, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, SupportsFloat, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -54,7 +54,7 @@ def checked(function: F) -> F:
         named = {name: _read(name, kinds.get(name), value) for name, value in options.items()}
         return function(*positional, *args[len(names) :], **named)
 
-    return call  # type: ignore[return-value]
+    return cast(F, call)
 
 
 def checked_methods(cls: type[T]) -> type[T]:

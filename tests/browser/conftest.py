@@ -197,6 +197,18 @@ class Visitor:
         self.page.emulate_media(color_scheme="light")
         return violations
 
+    def look(self, name: str) -> None:
+        """The page holds to what axe finds, light and dark, and is no wider than a phone; with pictures of each."""
+        self.audit()
+        for width in (1440, 390):
+            self.page.set_viewport_size({"width": width, "height": 900})
+            assert self.page.evaluate("document.documentElement.scrollWidth") <= width
+            self.shoot(f"{name}-{width}")
+        self.page.emulate_media(color_scheme="dark")
+        self.shoot(f"{name}-dark")
+        self.page.emulate_media(color_scheme="light")
+        self.page.set_viewport_size({"width": 1200, "height": 860})
+
     def audit(self, *, dark: bool = True) -> None:
         """axe finds nothing."""
         violations = self.faults(dark=dark)

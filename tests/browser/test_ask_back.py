@@ -37,7 +37,7 @@ def test_a_file_of_an_office_becomes_a_study_in_one_pass(services, browser):
     olga.follow("Upload a dataset")
     olga.file("File", "Praxis.csv", clinic_csv())
     olga.press("Check and store")
-    look(olga, "pending")
+    olga.visitor.look("ask-back-pending")
     main = page.locator("main")
     expect(main).to_contain_text("separated by semicolons, with a decimal comma, in Windows-1252")
     expect(main).to_contain_text("Größe")
@@ -52,7 +52,7 @@ def test_a_file_of_an_office_becomes_a_study_in_one_pass(services, browser):
     page.get_by_label("The lists of categories that I use are public").check()
     olga.press("Count again")
     expect(remain).to_have_text(f"{sum(i % 10 != 7 for i in range(ROWS))} of 60 records remain")
-    look(olga, "each")
+    olga.visitor.look("ask-back-each")
     expect(page.get_by_label("Größe, number for missing values")).to_have_value("170")
     page.get_by_label("Leave those records out").check()
     olga.press("Count again")
@@ -88,16 +88,3 @@ def draft(olga):
     olga.fill("How many measurements", "20")
     olga.press("Next")
     olga.press("Make the draft")
-
-
-def look(olga, name):
-    """The page holds to what axe finds, light and dark, and is no wider than a phone."""
-    olga.visitor.audit()
-    for width in (1440, 390):
-        olga.page.set_viewport_size({"width": width, "height": 900})
-        assert olga.page.evaluate("document.documentElement.scrollWidth") <= width
-        olga.visitor.shoot(f"ask-back-{name}-{width}")
-    olga.page.emulate_media(color_scheme="dark")
-    olga.visitor.shoot(f"ask-back-{name}-dark")
-    olga.page.emulate_media(color_scheme="light")
-    olga.page.set_viewport_size({"width": 1200, "height": 860})

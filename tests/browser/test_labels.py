@@ -31,19 +31,6 @@ def services(make_service, tmp_path_factory):
         yield services
 
 
-def look(person, name):
-    """The page holds to what axe finds, light and dark, and is no wider than a phone."""
-    person.visitor.audit()
-    for width in (1440, 390):
-        person.page.set_viewport_size({"width": width, "height": 900})
-        assert person.page.evaluate("document.documentElement.scrollWidth") <= width
-        person.visitor.shoot(f"labels-{name}-{width}")
-    person.page.emulate_media(color_scheme="dark")
-    person.visitor.shoot(f"labels-{name}-dark")
-    person.page.emulate_media(color_scheme="light")
-    person.page.set_viewport_size({"width": 1200, "height": 860})
-
-
 def upload(olga, name, content):
     olga.visitor.open("/console/datasets/new")
     olga.file("File", name, content)
@@ -83,12 +70,12 @@ def test_a_nurse_reads_whom_to_measure_and_a_wrong_unit_is_told_once_until_it_is
     main = olga.page.locator("main")
     upload(olga, "metres.csv", clinic_csv(in_metres=12))
     expect(main).to_contain_text("12 of 40 values lie far from the rest")
-    look(olga, "dataset")
+    olga.visitor.look("labels-dataset")
     draft_for_people(olga)
     far, clipped = "height: 12 of 40 values lie far from the rest", "height: 12 of 40 values lie outside 100 to 220"
     for said in (far, clipped):
         assert main.inner_text().count(said) == 1
-    look(olga, "review")
+    olga.visitor.look("labels-review")
     olga.page.get_by_role("button", name="Change the bounds").click()
     olga.page.wait_for_load_state()
     expect(olga.page.get_by_label("smallest of height")).to_be_visible()
@@ -111,7 +98,7 @@ def test_a_nurse_reads_whom_to_measure_and_a_wrong_unit_is_told_once_until_it_is
     row = int(re.search(r"Row (\d+) of the file", said)[1])
     patient, sex, age, _ = clinic_csv().decode().splitlines()[row - 1].split(",")
     assert f"{patient}, {sex}, {age}" in said
-    look(mia, "inbox")
+    mia.visitor.look("labels-inbox")
     mia.fill("Value", "7.2")
     mia.press("Save and next")
     expect(mia.page.locator("body")).to_contain_text(f"Saved 7.2 % for {patient} (row {row} of the file)")

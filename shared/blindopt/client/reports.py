@@ -21,7 +21,7 @@ class Check(wire.StudyCheck):
                 "How sure anyone can become": self.belief,
                 "Price": self.price.sentence,
                 "Search": self.search,
-                "Cautions": " ".join(each.message for each in (*self.cautions, *self.record_cautions)) or "none",
+                "Cautions": " ".join(caution.message for caution in (*self.cautions, *self.record_cautions)) or "none",
             }
         )
 
@@ -37,7 +37,7 @@ class Preview(wire.ReleaseReport):
         caption = self.verdict.sentence if self.verdict is not None else "No attack was tried."
         return table(["What an attack gets", "Risk"], rows, caption=caption) + facts(
             {"Price": self.price.sentence}
-            | {"Cautions": " ".join(each.message for each in (*self.cautions, *self.record_cautions)) or "none"}
+            | {"Cautions": " ".join(caution.message for caution in (*self.cautions, *self.record_cautions)) or "none"}
             | ({"Not tried": self.not_tried} if self.not_tried else {})
         )
 

@@ -27,7 +27,7 @@ def reading_of(reading: Reading) -> wire.ReadingChoice:
 def choices_of(view: wire.PendingUpload) -> list[wire.ColumnChoice]:
     """How each column of a file is read, of those that are."""
     columns: Sequence[str | wire.ColumnChoice] = (view.reading and view.reading.columns) or []
-    return [wire.ColumnChoice(column=each) if isinstance(each, str) else each for each in columns]
+    return [wire.ColumnChoice(column=column) if isinstance(column, str) else column for column in columns]
 
 
 def remaining(view: wire.PendingUpload) -> str:

@@ -39,7 +39,7 @@ def ways(column: SurveyedColumn) -> list[Way]:
         return [NUMBER, DROP, *(_LISTED if column.values else [])]
     if column.holds == "date":
         words = "Days since a public date, from dates such as"
-        formats = {each: f"{words} {DATES[each]}" for each in column.date_formats}
+        formats = {name: f"{words} {DATES[name]}" for name in column.date_formats}
         return [*(Way(key, text, {"kind": "date", "date_format": key}) for key, text in formats.items()), DROP]
     if column.holds == "text" and column.odd:
         cells = "this cell counts" if column.wrong == 1 else f"these {column.wrong:,} cells count"

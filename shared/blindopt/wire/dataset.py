@@ -431,7 +431,7 @@ class WithholdCreate(Request):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
-        if sum(each is not None for each in (self.record, self.file_row, self.label, self.person)) != 1:
+        if sum(value is not None for value in (self.record, self.file_row, self.label, self.person)) != 1:
             raise ValueError("give record or file_row or label or person")
         return self
 

@@ -142,9 +142,9 @@ class Program(Generic[S]):
 
     def check_folder(self, settings: S) -> None:
         """Raise StateConflict if the folder holds the data of another service and none of this one."""
-        own, there = self.database_file(settings), {path.name for path in settings.data_dir.glob("*.sqlite")}
-        other = "modeler" if own.stem == "curator" else "curator"
-        if own.name not in there and f"{other}.sqlite" in there:
+        database, there = self.database_file(settings), {path.name for path in settings.data_dir.glob("*.sqlite")}
+        other = "modeler" if database.stem == "curator" else "curator"
+        if database.name not in there and f"{other}.sqlite" in there:
             where, variable = settings.data_dir.absolute(), settings.variable("data_dir")
             raise StateConflict(f"{where} holds the data of blindopt-{other}: set {variable} to another folder")
 

@@ -213,7 +213,10 @@ def test_files_of_all_versions_of_ids_are_compared_and_withhold_the_same_persons
     second = register(made, table([*others[:5], "Q-1"], "2"), person_ids=second_ids).json()
     overlap = next(each for each in second["overlaps"] if each["dataset_id"] == first["id"])
     assert (overlap["unit"], overlap["matched"], overlap["of"]) == ("person", 5, 6)
-    listed = lambda dataset: made.call("owner", "GET", f"/v1/datasets/{dataset['id']}/withheld")["withheld"]  # noqa: E731
+
+    def listed(dataset):
+        return made.call("owner", "GET", f"/v1/datasets/{dataset['id']}/withheld")["withheld"]
+
     assert [len(listed(each)) for each in (first, second)] == [1, 1]
     assert made.send("owner", "POST", f"/v1/datasets/{second['id']}:withhold", json={"person": others[3]}).is_success
     assert made.send("owner", "POST", f"/v1/datasets/{first['id']}:withhold", json={"person": ids[4]}).is_success

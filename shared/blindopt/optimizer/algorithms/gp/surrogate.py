@@ -293,8 +293,8 @@ class Surrogate:
         # with the candidate: outcomes of different candidates cannot tell them apart.
         # Outcomes of one candidate can: then all of it is noise.
         is_alone = int(np.count_nonzero(evidence.rows == evidence.rows[best])) == 1
-        own = np.random.default_rng([*seed, 1]).uniform(size=len(draws)) * (np.arange(len(draws)) % 2) * is_alone
-        laws = [posterior.likelihood.moments(logs, share) for logs, share in zip(draws, own, strict=True)]
+        shares = np.random.default_rng([*seed, 1]).uniform(size=len(draws)) * (np.arange(len(draws)) % 2) * is_alone
+        laws = [posterior.likelihood.moments(logs, share) for logs, share in zip(draws, shares, strict=True)]
         mean, variance, noise = np.array(laws).swapaxes(0, 1)
         mean, variance, noise = unit.outer_all(mean), unit.sd**2 * variance, unit.sd**2 * noise
         row, degrees = int(evidence.rows[best]), max(count - len(begin), _DEGREES_MIN)
