@@ -46,7 +46,7 @@ class Run:
 def default(candidates: Pool, run: int, queries: int) -> Iterator[int]:
     """Yield the rows that the product's optimizer queries; only the direction, seed and number of queries are set."""
     optimizer = Optimizer(candidates.x, maximize=candidates.maximize, seed=run, iterations=queries)
-    yield from _asked(optimizer, candidates)
+    yield from _rows_of(optimizer, candidates)
 
 
 def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iterator[int]:
@@ -63,10 +63,10 @@ def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iter
     study = study_of(z, mechanism.noise(rows.d), epsilon)
     study = study.model_copy(update={"direction": "maximize" if candidates.maximize else "minimize"})
     optimizer = Optimizer(z, study=study, seed=run, iterations=queries - INITIAL_ROWS)
-    yield from _asked(optimizer, candidates)
+    yield from _rows_of(optimizer, candidates)
 
 
-def _asked(optimizer: Optimizer, candidates: Pool) -> Iterator[int]:
+def _rows_of(optimizer: Optimizer, candidates: Pool) -> Iterator[int]:
     """Yield the rows that an optimizer asks for, until it ends; each is told its outcome."""
     while True:
         try:
