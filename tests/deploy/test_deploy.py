@@ -46,6 +46,28 @@ def _workloads():
     return [(name, each) for name in RENDERED for each in _manifests(name) if each["kind"] == "Deployment"]
 
 
+# --- containers ---------------------------------------------------------------------------------------------
+
+
+def test_a_health_check_of_a_container_is_a_command_of_its_image():
+    """Images have no scripts of the distributions: a check begins as the entry point of its image does."""
+    stages = re.split(r"^FROM \S+ AS ", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    entries = {
+        stage.split("\n", 1)[0]: json.loads(entry[1])
+        for stage in stages
+        if (entry := re.search(r"^ENTRYPOINT (\[.*\])$", stage, re.MULTILINE))
+    }
+    checks = []
+    for file in (ROOT / "docker-compose.yml", *sorted((DEPLOY / "compose").glob("*.yml"))):
+        for service in yaml.safe_load(file.read_text(encoding="utf-8")).get("services", {}).values():
+            target = service.get("image", "").removeprefix("blindopt-")
+            check = service.get("healthcheck", {}).get("test")
+            if target in ("curator", "modeler") and check is not None:
+                checks.append((file.name, check, ["CMD", *entries[target], "healthy"]))
+    assert len(checks) >= 4
+    assert [(name, check) for name, check, right in checks if check != right] == []
+
+
 # --- Kubernetes ---------------------------------------------------------------------------------------------
 
 
