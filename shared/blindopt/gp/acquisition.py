@@ -1,9 +1,10 @@
 """Rules that rank candidates by their posterior moments, and a reproducible choice of the largest value."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log, pi, sqrt
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -71,66 +72,52 @@ class Tolerance(NamedTuple):
     variance: float | Vector
 
 
-class Acquisition(Protocol):
+@dataclass(frozen=True, slots=True)
+class Acquisition(ABC):
     """A value of candidates, from their posterior means and variances: it rises with both.
 
-    The variance of a candidate that was not observed has a part, ``nugget``, that no observation of others explains.
+    The variance of a candidate that was not observed has a part, the nugget, that no observation of others explains.
     """
 
-    @property
-    def nugget(self) -> float:
-        """Variance that only observations of the candidate itself explain."""
-        ...
-
-    @property
-    def is_tight(self) -> bool:
-        """Whether ``upper`` of a candidate that is up to date exceeds its value by rounding only."""
-        ...
-
-    @property
-    def slack(self) -> float:
-        """By how much ``lower`` is less than it need be: candidates so near the largest value are not ruled out."""
-        ...
+    is_tight: ClassVar[bool]
+    """Whether ``upper`` of a candidate that is up to date exceeds its value by rounding only."""
+    slack: float = field(default=0.0, kw_only=True)
+    """By how much ``lower`` is less than it need be: candidates so near the largest value are not ruled out."""
 
     def with_slack(self, slack: float) -> Self:
         """Return the same rule with another slack."""
-        ...
+        return replace(self, slack=slack)
 
+    @abstractmethod
     def quantum(self, prior_variance: float) -> float:
         """The difference below which values count as equal: 1e-10 prior standard deviations, or of a logarithm."""
-        ...
 
+    @abstractmethod
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
         """Values (m,) of m candidates."""
-        ...
 
+    @abstractmethod
     def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
         """Lower and upper bounds (m,) of the values of candidates that are up to date."""
-        ...
 
+    @abstractmethod
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
         """Lower bounds (m,) of the values of candidates that are up to date, less the slack."""
-        ...
 
+    @abstractmethod
     def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
         """Write upper bounds of the values of candidates that are up to date into ``out`` (m,)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class UpperConfidenceBound:
+class UpperConfidenceBound(Acquisition):
     """Mean + sqrt(weight (variance - nugget))."""
 
     weight: float
     nugget: float = 0.0
-    slack: float = 0.0
     is_tight = True
 
-    def with_slack(self, slack: float) -> Self:
-        return type(self)(self.weight, self.nugget, slack)
-
     def quantum(self, prior_variance: float) -> float:
-        """1e-10 prior standard deviations."""
         return _QUANTUM * sqrt(prior_variance)
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
@@ -162,7 +149,7 @@ def learnable(variance: Vector, nugget: float) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedImprovement:
+class ExpectedImprovement(Acquisition):
     """log (s h((M - best) / s)), where M = mean + sqrt(weight (variance - nugget)) and s^2 = variance.
 
     h(t) = phi(t) + t Phi(t), so that with weight 0 it is the logarithm of the expected improvement on ``best``. What
@@ -184,14 +171,9 @@ class ExpectedImprovement:
     weight: float
     nugget: float
     least_variance: float
-    slack: float = 0.0
     is_tight = False
 
-    def with_slack(self, slack: float) -> Self:
-        return replace(self, slack=slack)
-
     def quantum(self, prior_variance: float) -> float:
-        """1e-10 of the improvement, whose logarithm the values are, whatever the ``prior_variance``."""
         return _QUANTUM
 
     def __call__(self, mean: Vector, variance: Vector) -> Vector:

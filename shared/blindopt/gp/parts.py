@@ -21,31 +21,40 @@ BLOCK_NUMBERS = 1 << 17
 _BLOCK_ROWS_MIN = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What all parts of the candidates share: the process, the precision, and how much they are computed with."""
+
+    kernel: Kernel
+    nugget: float
+    prior_mean: float
+    capacity: int
+    dtype: Precision
+    scaling: Scaling
+
+    @property
+    def prior_variance(self) -> float:
+        """Variance of f at each candidate before the first observation, with the nugget."""
+        return self.kernel.variance + self.nugget
+
+    def tolerance(self, largest: float) -> float:
+        """Bound on the relative rounding error of what is computed of candidates of squared norms up to ``largest``."""
+        return 64.0 * float(np.finfo(self.dtype).eps) * (1 + precision_of(self.kernel, largest)[1])
+
+
 class Moments:
     """Whitened rows V (n, capacity), means and variances (n,) of candidates, all with as many observations.
 
-    They start as those of the prior. ``whitened`` grows by columns, past the ``capacity`` too, and has the precision
-    ``dtype``.
+    They start as those of the prior. V grows by columns, past the capacity too, and has the precision of the ``model``.
     """
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        observations: LocalObservations,
-        *,
-        prior_mean: float,
-        prior_variance: float,
-        nugget: float,
-        capacity: int,
-        dtype: Precision,
-    ) -> None:
+    def __init__(self, candidates: Candidates, observations: LocalObservations, model: Model) -> None:
         n = len(candidates.extended)
-        self._candidates, self._observations, self._nugget = candidates, observations, nugget
-        self._prior_mean, self._prior_variance = prior_mean, prior_variance
-        self._whitened: Matrix = np.empty((n, capacity), dtype, order="F")
+        self._candidates, self._observations, self._model = candidates, observations, model
+        self._whitened: Matrix = np.empty((n, model.capacity), model.dtype, order="F")
         self._count = 0
-        self.mean: Vector = np.full(n, prior_mean)
-        self.variance: Vector = np.full(n, prior_variance)
+        self.mean: Vector = np.full(n, model.prior_mean)
+        self.variance: Vector = np.full(n, model.prior_variance)
 
     def refresh(self) -> None:
         """Bring all candidates up to date."""
@@ -66,22 +75,22 @@ class Moments:
         weights = self._observations.of_all.weights[:count].astype(self._whitened.dtype, copy=False)
         for rows in self._blocks(count):
             whitened = self._whitened[rows, :count]
-            self.mean[rows] = self._prior_mean + whitened @ weights
+            self.mean[rows] = self._model.prior_mean + whitened @ weights
             explained = np.einsum("ij,ij->i", whitened, whitened)
-            self.variance[rows] = np.maximum(self._prior_variance - explained, 0.0)
+            self.variance[rows] = np.maximum(self._model.prior_variance - explained, 0.0)
         self._count = count
 
     def _append_column(self, s: int) -> None:
         """Append column s of all whitened rows, by forward substitution."""
         observed, whitened, mean, variance = self._observations, self._whitened, self.mean, self.variance
-        of_all = observed.of_all
+        of_all, nugget = observed.of_all, self._model.nugget
         factor = of_all.factor[s, : s + 1].astype(whitened.dtype, copy=False)
         size = min(COLUMN_ROWS, len(mean))
         for start in range(0, len(mean), size):
             rows = slice(start, start + size)
             column = self._candidates.covariance(rows, observed.dual[:, s : s + 1])[:, 0]
-            if self._nugget and start <= observed.rows[s] < start + size:
-                column[observed.rows[s] - start] += self._nugget
+            if nugget and start <= observed.rows[s] < start + size:
+                column[observed.rows[s] - start] += nugget
             if s:
                 column -= whitened[rows, :s] @ factor[:s]
             new = np.divide(column, factor[s], out=whitened[rows, s])
@@ -120,27 +129,6 @@ _RESIDUAL = 1 / 16
 _LEAST, _MOST = np.array([-np.inf]), np.array([np.inf])
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What all parts of the candidates share: the process, the precision, and how much they are computed with."""
-
-    kernel: Kernel
-    nugget: float
-    prior_mean: float
-    capacity: int
-    dtype: Precision
-    scaling: Scaling
-
-    @property
-    def prior_variance(self) -> float:
-        """Variance of f at each candidate before the first observation, with the nugget."""
-        return self.kernel.variance + self.nugget
-
-    def tolerance(self, largest: float) -> float:
-        """Bound on the relative rounding error of what is computed of candidates of squared norms up to ``largest``."""
-        return 64.0 * float(np.finfo(self.dtype).eps) * (1 + precision_of(self.kernel, largest)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +193,7 @@ class Part:
         candidates.compare(largest)
         self._tol = model.tolerance(largest)
         self._var_tol = self._tol * model.prior_variance
-        self._moments = Moments(
-            candidates,
-            self._observations,
-            prior_mean=model.prior_mean,
-            prior_variance=model.prior_variance,
-            nugget=model.nugget,
-            capacity=model.capacity,
-            dtype=model.dtype,
-        )
+        self._moments = Moments(candidates, self._observations, model)
 
     @np.errstate(invalid="ignore")  # as of leaders
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:

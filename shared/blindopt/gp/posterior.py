@@ -31,9 +31,15 @@ class Solution(NamedTuple):
     variance: Vector
 
 
+_LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
+_FEW = 64  # rows that are solved for together at once
+_SOLVED_MAX = 1 << 12  # rows that are solved for together
+_NO_ROWS: Rows = np.empty(0, dtype=np.intp)
+
+
 @checked_methods
-class ExactGP:
-    """A Gaussian process at n candidates, conditioned on t observations y = f + noise.
+class Posterior:
+    """Posterior mean and variance of f at all n candidates given t observations y = f + noise, and the next to choose.
 
     Let k_i (t,) be the covariances of candidate i with the observed ones, K (t, t) those among the observed ones, S
     the diagonal matrix of noise variances, and m the prior mean. By Rasmussen & Williams (2006), eqs. 2.25-2.26,
@@ -48,6 +54,26 @@ class ExactGP:
     outcome: ``noise_variance`` is the usual one of an observation, and ``nugget`` is that of a part of f that each row
     has for itself (see ``input_noise``). Coordinates are multiplied by ``scales`` (r,) first, if there are any. A row
     may be observed again.
+
+    The parts of the candidates say which of them may have the largest value but for rounding. These are compared by
+    values that depend on the observations alone, to the last bit: not on ``dtype``, restarts, earlier choices, or the
+    ``executor`` that holds the parts (one part in this process without it). Let c_i be the value of candidate i as
+    ``solve`` computes it, and c the value before any observation. By version 1 of the ``engine`` the largest c_i is
+    chosen. By version 2 the largest whole number k_i = round((c_i - c) / q) is chosen, with q the
+    quantum of the acquisition: 1e-10 standard deviations of the prior. Rounded moments bound c_i from both sides;
+    rounding is monotone, so where both bounds round to the same number it is k_i, and only the others are solved for.
+    Of equal k_i the values differ by at most q, so that the chosen one is at most q below the largest c_i. Very many
+    candidates far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of
+    them is solved for, except for the one that is drawn.
+
+    Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory. ``span``, if it is known,
+    spares two passes over the candidates. From version 3 on, with ``scales``, it is that of the scaled columns.
+
+    >>> from blindopt.gp.kernels import SquaredExponential
+    >>> posterior = Posterior(np.array([[0.0], [1.0]]), SquaredExponential(1.0), noise_variance=0.1, capacity=5)
+    >>> posterior.observe(0, 1.0)
+    >>> posterior.mean.round(3)
+    array([0.909, 0.551])
     """
 
     @checked
@@ -57,10 +83,14 @@ class ExactGP:
         kernel: Kernel,
         *,
         noise_variance: float,
-        prior_mean: float,
-        nugget: float,
+        prior_mean: float = 0.0,
+        nugget: float = 0.0,
         capacity: int,
-        scales: Vector | None,
+        dtype: Precision = np.float64,
+        span: Span | None = None,
+        scales: Vector | None = None,
+        engine: Engine = NEWEST,
+        executor: Executor | None = None,
     ) -> None:
         if candidates.ndim != 2 or candidates.dtype.kind not in "fiu" or np.ma.isMaskedArray(candidates):
             raise Invalid.at("candidates", "must be a matrix of real numbers, a row for each candidate")
@@ -72,6 +102,20 @@ class ExactGP:
         self._prior_variance, self.nugget = kernel.variance + nugget, nugget
         self.observations = Observations(r, noise_variance, nugget, capacity)
         self._solved: Solution | None = None  # the row to observe next is often among those solved for last
+        if dtype not in (np.float32, np.float64):
+            raise Invalid.at("dtype", "must be float32 or float64 of numpy")
+        if executor is not None and not hasattr(executor, "build"):
+            raise Invalid.at("executor", "must be an executor such as Threads()")
+        if span is None and (scales is None or engine < 3):
+            span = span_of(candidates)
+        self.span = span
+        """Spares another posterior of the same candidates two passes over them."""
+        scaling = Scaling.of(candidates, kernel, span, scales)
+        model = Model(kernel, nugget, self._prior_mean, capacity, dtype, scaling)
+        executor = Threads() if executor is None else executor
+        ranges, largest = executor.build(candidates, model, self.observations)
+        self._parts, self._engine = Parts(executor, ranges), engine
+        self._tol = model.tolerance(largest)
 
     @property
     def count(self) -> int:
@@ -174,78 +218,6 @@ class ExactGP:
             solved = self.solve(np.array([row]))
         i, self._solved = solved.rows.tolist().index(row), None
         return solved.whitened[i], float(solved.mean[i]), sqrt(solved.variance[i] + noise)
-
-
-_LEAST = 1e-16  # share of the prior variance: what is less is lost to rounding
-_FEW = 64  # rows that are solved for together at once
-_SOLVED_MAX = 1 << 12  # rows that are solved for together
-_NO_ROWS: Rows = np.empty(0, dtype=np.intp)
-
-
-@checked_methods
-class Posterior(ExactGP):
-    """Posterior mean and variance of f at all n candidates, and the one to choose next.
-
-    The parts of the candidates say which of them may have the largest value but for rounding. These are compared by
-    values that depend on the observations alone, to the last bit: not on ``dtype``, restarts, earlier choices, or the
-    ``executor`` that holds the parts (one part in this process without it). Let c_i be the value of candidate i as
-    ``solve`` computes it, and c the value before any observation. By version 1 of the ``engine`` the largest c_i is
-    chosen. By version 2 the largest whole number k_i = round((c_i - c) / q) is chosen, with q the
-    quantum of the acquisition: 1e-10 standard deviations of the prior. Rounded moments bound c_i from both sides;
-    rounding is monotone, so where both bounds round to the same number it is k_i, and only the others are solved for.
-    Of equal k_i the values differ by at most q, so that the chosen one is at most q below the largest c_i. Very many
-    candidates far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of
-    them is solved for, except for the one that is drawn.
-
-    Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory. ``span``, if it is known,
-    spares two passes over the candidates. From version 3 on, with ``scales``, it is that of the scaled columns.
-
-    >>> from blindopt.gp.kernels import SquaredExponential
-    >>> posterior = Posterior(np.array([[0.0], [1.0]]), SquaredExponential(1.0), noise_variance=0.1, capacity=5)
-    >>> posterior.observe(0, 1.0)
-    >>> posterior.mean.round(3)
-    array([0.909, 0.551])
-    """
-
-    @checked
-    def __init__(
-        self,
-        candidates: Matrix,
-        kernel: Kernel,
-        *,
-        noise_variance: float,
-        prior_mean: float = 0.0,
-        nugget: float = 0.0,
-        capacity: int,
-        dtype: Precision = np.float64,
-        span: Span | None = None,
-        scales: Vector | None = None,
-        engine: Engine = NEWEST,
-        executor: Executor | None = None,
-    ) -> None:
-        super().__init__(
-            candidates,
-            kernel,
-            noise_variance=noise_variance,
-            prior_mean=prior_mean,
-            nugget=nugget,
-            capacity=capacity,
-            scales=scales,
-        )
-        if dtype not in (np.float32, np.float64):
-            raise Invalid.at("dtype", "must be float32 or float64 of numpy")
-        if executor is not None and not hasattr(executor, "build"):
-            raise Invalid.at("executor", "must be an executor such as Threads()")
-        if span is None and (scales is None or engine < 3):
-            span = span_of(candidates)
-        self.span = span
-        """Spares another posterior of the same candidates two passes over them."""
-        scaling = Scaling.of(candidates, kernel, span, scales)
-        model = Model(kernel, nugget, self._prior_mean, capacity, dtype, scaling)
-        executor = Threads() if executor is None else executor
-        ranges, largest = executor.build(candidates, model, self.observations)
-        self._parts, self._engine = Parts(executor, ranges), engine
-        self._tol = model.tolerance(largest)
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and variances (m,) of candidates ``rows``."""

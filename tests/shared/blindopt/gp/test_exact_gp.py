@@ -5,7 +5,7 @@ import pytest
 
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.gp.posterior import ExactGP
+from blindopt.gp.posterior import Posterior
 from blindopt.gp.single_thread_blas import factors, right_product
 
 ROWS = np.array([3, 0, 5, 1])
@@ -14,8 +14,8 @@ NOISE = np.full(4, 0.1)
 
 def process(candidates=None):
     z = np.linspace(0.0, 3.0, 8)[:, None] if candidates is None else candidates
-    options = {"noise_variance": 0.1, "prior_mean": 0.5, "nugget": 0.0, "capacity": 60, "scales": None}
-    return ExactGP(z, SquaredExponential(1.0), **options)
+    options = {"noise_variance": 0.1, "prior_mean": 0.5, "capacity": 60}
+    return Posterior(z, SquaredExponential(1.0), **options)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, 1e200])
