@@ -12,7 +12,6 @@ from modeler_service.context import open_context
 from modeler_service.integrity import log_checks
 from modeler_service.routes import links, messages, meta, runs
 from modeler_service.settings import Settings
-from modeler_service.use_cases import links as links_of_modeler
 from modeler_service.use_cases.modeler import Modeler
 from service_kit import app as serving
 from service_kit.context.retention import Retention, common
@@ -57,7 +56,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,
-        gauges=lambda: (lambda: of_commits(context), *links_of_modeler.gauges(context)),
+        gauges=lambda: (lambda: of_commits(context), *links.gauges(context)),
         noticed=("vendor",),
         lifespan=lifespan,
         console=console.build(),

@@ -24,8 +24,7 @@ from service_kit.context.outbox import Outbox
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
-from service_kit.store.database import Connection
-from service_kit.store.foreign_writes import noticed
+from service_kit.store.database import Connection, noticed
 
 
 class ReleasedStudy(Protocol):

@@ -25,8 +25,7 @@ from curator_service.datasets.table import ANY_WITHHELD
 from curator_service.privacy.measurement.groups import sums_of_groups
 from curator_service.privacy.prices import alone, is_groups
 from curator_service.vault import Vault
-from service_kit.store.database import Connection
-from service_kit.store.foreign_writes import noticed
+from service_kit.store.database import Connection, noticed
 
 KEPT = 64
 

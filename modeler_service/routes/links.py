@@ -7,12 +7,15 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 
 from blindopt import wire
+from blindopt.client.mailbox import SCHEME
 from blindopt.errors import Busy, Invalid, NotFound
 from blindopt.faults import parse
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.runs.curator_session import MAILBOXES
-from modeler_service.use_cases import links
+from service_kit.context.context import ServiceContext
+from service_kit.store.tokens import is_live
 from service_kit.web.dependencies import allowed, api_router, media_of
+from service_kit.web.metrics import Figures, gauge
 from service_kit.web.problems import documented
 from service_kit.web.wakeups import while_connected
 
@@ -24,7 +27,7 @@ Link = Annotated[str, Path(pattern=r"^usr_[0-9a-f]{16}$", description="The link.
 @router.get("/v1/links", response_model=wire.LinkList, dependencies=[allowed("vendor", "viewer")])
 def list_links(modeler: ModelerDep) -> wire.LinkList:
     """List links to curators that only open connections, and whether each is connected."""
-    return wire.LinkList(links=links.views(modeler.context))
+    return wire.LinkList(links=views(modeler.context))
 
 
 @router.post("/v1/links/{link_id}:pull", response_model=wire.LinkRequests, dependencies=[allowed("link")])
@@ -81,3 +84,38 @@ def _decoded(body: str) -> bytes:
 def _check_own(request: Request, link_id: str) -> None:
     if request.state.principal.id != link_id:
         raise NotFound("this is no link of yours")
+
+
+def address_of(link: str) -> str:
+    """The address of a link's curator, in grants and runs."""
+    return f"{SCHEME}://{link}"
+
+
+def views(context: ServiceContext) -> list[wire.LinkView]:
+    """Every link, oldest first: one for each holder of a token of the role ``link``."""
+    rows = [row for row in context.authentication.tokens() if row.role == "link"]
+    live = {row.principal for row in rows if is_live(row, context.clock())}
+    names = {row.principal: row.name for row in rows}
+    return [_view(link, name, is_open=link in live) for link, name in names.items()]
+
+
+def gauges(context: ServiceContext) -> Figures:
+    def by_state() -> dict[tuple[str, ...], float]:
+        counts: dict[tuple[str, ...], float] = {("connected",): 0, ("absent",): 0, ("revoked",): 0}
+        for view in views(context):
+            counts[view.state,] += 1
+        return counts
+
+    yield gauge("blindopt_links", "Links to curators by state.", by_state, ("state",))
+
+
+def _view(link: str, name: str, *, is_open: bool) -> wire.LinkView:
+    mailbox = MAILBOXES.of(link)
+    return wire.LinkView(
+        id=link,
+        name=name,
+        address=address_of(link),
+        state=("connected" if mailbox.is_connected else "absent") if is_open else "revoked",
+        seconds_since_pull=mailbox.seconds_since_pull,
+        waiting=mailbox.waiting,
+    )

@@ -10,8 +10,8 @@ from blindopt.errors import NumericalFailure
 from blindopt.gp.climbing import minimize
 from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.kernels import Kind
-from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
+from blindopt.gp.observations import LeaveOneOut
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.release import NoiseLaw
 from blindopt.wire.run import NEWEST, Engine, Fit, Parameter

@@ -9,7 +9,7 @@ from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.input_noise import correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, Kind
-from blindopt.gp.leave_one_out import LeaveOneOut, leave_one_out
+from blindopt.gp.observations import LeaveOneOut, leave_one_out
 from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, left_product, right_product
 from blindopt.wire.release import NoiseLaw
 

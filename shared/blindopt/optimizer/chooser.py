@@ -19,9 +19,8 @@ from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Improver, Learner, build_algorithm, memory_of
-from blindopt.optimizer.algorithms.gp.outcome_unit import OutcomeUnit
 from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
-from blindopt.optimizer.algorithms.gp.surrogate import Averaged
+from blindopt.optimizer.algorithms.gp.surrogate import Averaged, OutcomeUnit
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.optimizer.defaults import INITIAL_ROWS, Study, exact_answers, group_answers, own_residual, plan_of_run

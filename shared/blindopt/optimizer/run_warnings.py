@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from blindopt.gp.leave_one_out import leave_one_out
+from blindopt.gp.observations import leave_one_out
 from blindopt.gp.single_thread_blas import left_product
 from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import Invalid, LogBroken, StateConflict
 from blindopt.formats.npy_files import digest
+from service_kit.cli.findings import verified
 from service_kit.cli.program import Program, S
-from service_kit.cli.verifying import verified
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log, sealed, sessions

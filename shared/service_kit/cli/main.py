@@ -30,9 +30,9 @@ from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.text_files import read_text_file
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
-from service_kit.cli import configuration, database, keys, log_format, streams, tls, users
+from service_kit.cli import configuration, database, findings, keys, log_format, streams, tls, users
+from service_kit.cli.findings import verified
 from service_kit.cli.program import Program, S, one_thread_for_products, plain_errors, private_file
-from service_kit.cli.verifying import verified
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.store import users as stored_users
@@ -218,12 +218,10 @@ def _application(program: Program[S], settings: S) -> Any:
     if url is None:
         return build()
     from service_kit.listener.standby import StandbyApp
-    from service_kit.store import backends
+    from service_kit.store.database import lead
 
     certificates = Certificates(settings, utc_now)
-    return StandbyApp(
-        lambda: backends.lead(program.database_file(settings), url), build, certificates, metrics=settings.metrics
-    )
+    return StandbyApp(lambda: lead(program.database_file(settings), url), build, certificates, metrics=settings.metrics)
 
 
 def _banner(program: Program[S], settings: S, *, has_users: bool, moved: bool) -> str:
@@ -398,8 +396,6 @@ def _audit(program: Program[S]) -> typer.Typer:
     @cli.command("findings", hidden=True)
     def print_findings(folder: Path, parts: str = typer.Argument("both")) -> None:
         """Verify the data in a folder for its running service."""
-        from service_kit.cli import findings
-
         kind = program.service.removeprefix("blindopt-")
         url = sys.stdin.read() or None
         if not (only_first := parts == "first"):  # for which requests wait

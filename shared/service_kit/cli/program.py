@@ -17,8 +17,7 @@ from blindopt.formats.text_files import read_text_file
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
-from service_kit.store import backends
-from service_kit.store.database import Connection, StoreFault
+from service_kit.store.database import Connection, StoreFault, lead
 from service_kit.store.folder_lock import only_process
 from service_kit.verification import Findings
 
@@ -157,7 +156,7 @@ class Program(Generic[S]):
         """No process serves these data, and none begins to. Raises StateConflict where one does, or a standby leads."""
         with only_process(settings.data_dir):
             url = settings.database_address
-            if url is not None and not backends.lead(self.database_file(settings), url):
+            if url is not None and not lead(self.database_file(settings), url):
                 raise StateConflict("another process serves this database: stop each process of the service first")
             yield
 

@@ -32,7 +32,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json
 from blindopt.errors import LogBroken
 from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
-from service_kit.store.foreign_writes import check_verified
+from service_kit.store.database import check_verified
 from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import is_postgres
 

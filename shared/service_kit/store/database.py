@@ -5,20 +5,19 @@ import logging
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, Union, cast
+from typing import Any, Protocol, TypeVar, Union, cast
 
-from sqlalchemy import Connection, MetaData, select
+from sqlalchemy import Connection, Engine, MetaData, select
 
-from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
-from service_kit.store import backends, schema
+from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable, Verifying
+from service_kit.store import schema
 from service_kit.store.driver_errors import Damaged, StoreFault, converted, is_open, reading, savepoint
-from service_kit.store.foreign_writes import ForeignWrites, note, watch
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
-from service_kit.store.sqlite import Sqlite
+from service_kit.store.sqlite import Sqlite, reader_of
 
 __all__ = ["Connection", "Database", "Durations", "StoreFault", "is_open", "savepoint"]
 
@@ -29,6 +28,62 @@ _COPIED_AT_ONCE = 1_000
 QUICK_SECONDS = 0.005
 """After a commit that took no longer, the next one is made by the thread that wrote: a hand-over costs more."""
 _ENDING = "the service is going down"
+_WRITES = "blindopt_foreign_writes"
+"""Of a connection: the ``ForeignWrites`` of the one that writes, or how many a reading transaction began after."""
+RETRY_S_MAX = 10
+_SETTLE_S = 1.0
+
+
+class ForeignWrites:
+    """Counts the commits of other connections, so of other programs, that were noticed at the begin of transactions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.verified: int | None = None
+        """The count that the last verification covered, -1 before the first; None: this process waits for none."""
+        self.is_seen = False
+        """Whether a read saw one, which the next transaction counts."""
+        self.seconds = 0.0
+        """How long a verification takes, about."""
+
+    @property
+    def are_verified(self) -> bool:
+        """Whether a verification has covered all of them, and the start."""
+        return self.verified is None or (self.verified >= self.count and not self.is_seen)
+
+    async def settle(self) -> None:
+        """Wait until they are verified, for a moment, unless a verification takes longer."""
+        deadline = time.monotonic() + _SETTLE_S
+        while not self.are_verified and self.seconds <= _SETTLE_S and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+
+    def retry(self, act: Callable[[], T], is_over: Callable[[], bool]) -> T:
+        """Act again for as long as it raises Verifying, in a thread whose work of minutes would be lost."""
+        while True:
+            try:
+                return act()
+            except Verifying:
+                if is_over():
+                    raise
+                time.sleep(_SETTLE_S)
+
+    def check_verified(self) -> None:
+        """Raise Verifying unless they are verified."""
+        if not self.are_verified:
+            raise Verifying(min(max(1, round(self.seconds)), RETRY_S_MAX))
+
+
+def noticed(db: Connection) -> int:
+    """How many were noticed before this transaction read anything: what was read before another one may be changed."""
+    writes: ForeignWrites | int = db.info.get(_WRITES, 0)
+    return writes if isinstance(writes, int) else writes.count
+
+
+def check_verified(db: Connection) -> None:
+    """Raise Verifying in a transaction that writes, unless all foreign writes before it are verified."""
+    writes = db.info.get(_WRITES)
+    if isinstance(writes, ForeignWrites):
+        writes.check_verified()
 
 
 class Durations:
@@ -46,6 +101,40 @@ class Durations:
         rounded = round(seconds, 3)
         self.counts[bisect_left(self.BOUNDS, rounded)] += 1
         self.total_s += rounded
+
+
+class Backend(Protocol):
+    """What both databases do for ``Database``; ``Sqlite`` and ``Postgres`` say more."""
+
+    @property
+    def schema(self) -> Any: ...
+
+    def writer(self) -> Connection: ...
+    def begin(self, driver: Driver, ahead: Sequence[Ahead], /) -> tuple[Any, list[Any]]: ...
+    def readers(self) -> Engine: ...
+    def row(self, statement: PreparedStatement, values: dict[str, Any], /) -> Any: ...
+    def check_pages(self, db: Connection, metadata: tuple[MetaData, ...], /) -> None: ...
+    def size_bytes(self) -> int: ...
+    def close(self) -> None: ...
+
+
+def lead(path: Path, url: str) -> bool:
+    """Wait for the lock of the leader of a schema; False after some seconds. Raises AuditUnavailable, StateConflict.
+
+    The next database of this process at ``url`` writes in the session that has the lock.
+    """
+    return bool(postgres().lead(url, path.stem))
+
+
+def postgres() -> Any:
+    """The module of PostgreSQL. Raises StateConflict without psycopg."""
+    try:
+        from service_kit.store import postgres as module
+    except ImportError:
+        raise StateConflict(
+            "PostgreSQL needs psycopg: in a checkout of blindopt, pip install ./shared '.[postgres]'"
+        ) from None
+    return module
 
 
 class Database:
@@ -85,17 +174,17 @@ class Database:
         self._tables = metadata, append_only, migrations
         self._after_commit: Callable[[], None] = lambda: None
         self._on_foreign_write: Callable[[], None] = lambda: None
-        self._backend: backends.Backend
+        self._backend: Backend
         self._file: Sqlite | None = None
         self.server: Any = None
         """PostgreSQL; None: SQLite, whose statements may run on the event loop, as they wait for no other machine."""
         if url is None:
             self._backend = self._file = Sqlite(self.path)
         else:
-            self._backend = self.server = backends.postgres().Postgres(url, self.path.stem)
+            self._backend = self.server = postgres().Postgres(url, self.path.stem)
         self._db = self._reached(self._backend.writer)
         self._memory = remember_rows(self._db)
-        watch(self._db, self.foreign_writes)
+        self._db.info[_WRITES] = self.foreign_writes
         self._lock, self._submitting = threading.Lock(), threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
@@ -448,7 +537,7 @@ class Database:
         """
         self._check_thread("read_soon")
         with self._reading(), self._reader.connect() as db:
-            note(db, self.foreign_writes)
+            db.info[_WRITES] = self.foreign_writes.count
             with db.begin():  # statements that bypass SQLAlchemy do not begin a transaction
                 yield db
 
@@ -456,7 +545,7 @@ class Database:
     @contextmanager
     def read_from(path: Path, url: str | None = None) -> Iterator[Connection]:
         """A read-only view, at one moment, of a database of the same schema, as the arguments of ``Database`` say."""
-        engine = backends.reader_of(path, url)
+        engine: Engine = reader_of(path) if url is None else postgres().Postgres(url, path.stem).readers()
         try:
             with engine.connect() as db, db.begin():
                 yield db

@@ -8,7 +8,7 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure, Remote, StateConflict
-from blindopt.optimizer.algorithms.gp import outcome_unit, surrogate
+from blindopt.optimizer.algorithms.gp import surrogate
 from blindopt.wire.base import parsed
 from modeler_service.runs.posterior_views import PosteriorViews
 
@@ -66,7 +66,7 @@ def test_without_the_scaling_outcomes_at_the_ends_end_in_a_failure(monkeypatch):
             optimizer.tell(proposal.row, 1e305 * Y[proposal.row])
 
     search()
-    unit = outcome_unit.OutcomeUnit()
+    unit = surrogate.OutcomeUnit()
     monkeypatch.setattr(surrogate.OutcomeUnit, "of", classmethod(lambda cls, outcomes: replace(unit)))
     with pytest.raises(NumericalFailure):
         search()

@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.gp import fitting
 from blindopt.optimizer import chooser
 from blindopt.optimizer.algorithms.gp import surrogate
-from blindopt.optimizer.algorithms.gp.outcome_unit import OutcomeUnit
+from blindopt.optimizer.algorithms.gp.surrogate import OutcomeUnit
 from blindopt.optimizer.optimizer import Optimizer
 
 STEPS = 12

@@ -25,9 +25,9 @@ from curator_service.store import base as curator_base
 from service_kit.cli.configuration import masked
 from service_kit.context.keys import Seal, signer
 from service_kit.listener import standby
-from service_kit.store import audit_log, backends, base, postgres_schema, schema, stored_replies
+from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
 from service_kit.store import postgres as server
-from service_kit.store.database import Database, StoreFault, savepoint
+from service_kit.store.database import Database, StoreFault, lead, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests import postgres
 
@@ -308,9 +308,9 @@ def test_a_lookup_sees_the_write_of_another_program_and_the_next_transaction_cou
 
 def test_a_service_that_could_not_be_opened_leaves_no_leader_behind(url, tmp_path):
     """Its session held the lock, and no service came up until somebody ended the process."""
-    assert backends.lead(tmp_path / "curator.sqlite", url)
+    assert lead(tmp_path / "curator.sqlite", url)
     abandoned = _curator(tmp_path, url)
-    assert backends.lead(tmp_path / "curator.sqlite", url)
+    assert lead(tmp_path / "curator.sqlite", url)
     with closing(_curator(tmp_path, url)) as database:
         database.check_writable()
     with pytest.raises(AuditUnavailable):

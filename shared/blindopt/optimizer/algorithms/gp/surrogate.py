@@ -26,14 +26,62 @@ from blindopt.gp.hyper_draws import Mixture, hyper_draws
 from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernel_check import KernelCheck, block_log_density, rival_log_density
 from blindopt.gp.kernels import Kernel, Kind, kernel_of
-from blindopt.gp.leave_one_out import LeaveOneOut
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
+from blindopt.gp.observations import LeaveOneOut
 from blindopt.gp.posterior import Posterior
-from blindopt.optimizer.algorithms.gp.outcome_unit import OutcomeUnit
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.run import NEWEST, Engine
 
 _SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnit:
+    """Outcomes y as numbers z = (y / largest - centre) / spread.
+
+    The largest size is divided out first, because its square may be no double.
+
+    >>> OutcomeUnit.of(np.array([1e300, 3e300])).inner(3e300)
+    1.0
+    """
+
+    largest: float = 1.0
+    centre: float = 0.0
+    spread: float = 1.0
+
+    @classmethod
+    def of(cls, outcomes: Vector) -> "OutcomeUnit":
+        """The unit in which ``outcomes`` have a mean of 0, and a standard deviation of 1 if they differ."""
+        largest = float(np.abs(outcomes).max(initial=0.0)) or 1.0
+        shares = outcomes / largest
+        spread = float(np.std(shares)) if len(shares) and np.ptp(shares) > 0 else 1.0
+        return cls(largest, float(np.mean(shares)) if len(shares) else 0.0, spread)
+
+    @classmethod
+    def of_prior(cls, mean: float, variance: float) -> "OutcomeUnit":
+        """The unit in which a prior has a mean of 0 and a variance of 1."""
+        return cls(sqrt(variance), mean / sqrt(variance))
+
+    @property
+    def sd(self) -> float:
+        """One unit, in units of the outcome."""
+        return self.largest * self.spread
+
+    def inner(self, y: float) -> float:
+        """An outcome in this unit."""
+        return (y / self.largest - self.centre) / self.spread
+
+    def inner_variance(self, variance: float) -> float:
+        """A variance in this unit."""
+        return variance / self.largest / self.largest / self.spread**2
+
+    def outer(self, z: float) -> float:
+        """A value of this unit in units of the outcome."""
+        return self.largest * (self.centre + self.spread * z)
+
+    def outer_all(self, z: Vector) -> Vector:
+        """Values of this unit in units of the outcome."""
+        return self.largest * (self.centre + self.spread * z)
 
 
 @dataclass(frozen=True, slots=True)
