@@ -11,7 +11,7 @@ from blindopt.faults import SMALL_BYTES
 from curator_service import console
 from curator_service.context import open_context
 from curator_service.curator import Curator
-from curator_service.erasure.retention import sweeps
+from curator_service.erasure.erasure import sweeps
 from curator_service.integrity import log_checks
 from curator_service.links import Links, routes_of_grants
 from curator_service.routes import (

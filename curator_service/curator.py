@@ -17,8 +17,7 @@ from curator_service.erasure.erasure import Erasures
 from curator_service.integrity.countersignatures import Countersignatures
 from curator_service.privacy import loading
 from curator_service.queries.answer_versions import AnswerVersions
-from curator_service.queries.inbox.deadlines import Deadlines
-from curator_service.queries.inbox.inbox import Inbox
+from curator_service.queries.inbox.inbox import Deadlines, Inbox
 from curator_service.queries.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.queries.inbox.withholding import Withholding
 from curator_service.queries.queries import Queries

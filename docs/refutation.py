@@ -9,8 +9,7 @@ import numpy as np
 
 from blindopt.arrays import Matrix
 from curator_service.releases.attacks.column_space import implied, neighbours
-from curator_service.releases.attacks.maps import affine
-from curator_service.releases.attacks.scene import as_rows, draw
+from curator_service.releases.attacks.scene import affine, as_rows, draw
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism

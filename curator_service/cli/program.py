@@ -50,7 +50,7 @@ def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder
 
 
 def _erased(db: Connection) -> str:
-    from curator_service.integrity.erasure_checks import erased_in_words
+    from curator_service.integrity.log_checks import erased_in_words
 
     return erased_in_words(db)
 

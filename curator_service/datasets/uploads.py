@@ -4,23 +4,23 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import DatasetInvalid, Erased, NotFound, StateConflict
+from blindopt.wire import LABELS_MAX, ColumnChoice, SurveyedColumn
 from curator_service import store
 from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import numbers_of, two_digests
-from curator_service.datasets.proposals import proposed
 from curator_service.datasets.readings import Reading
 from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.worker import Job
@@ -277,3 +277,25 @@ def _made_at(view: wire.PendingUpload) -> datetime:
 def _with_datasets(db: Connection, view: wire.PendingUpload) -> wire.PendingUpload:
     same = [row for row in store.registrations(db, view.sha256) if row.deleted_at is None]
     return view.model_copy(update={"registered_as": [wire.NamedDataset(id=row.id, name=row.name) for row in same]})
+
+
+def proposed(columns: Iterable[SurveyedColumn], person: str | None = None) -> list[ColumnChoice]:
+    """A choice for each column that can be read without a question; ``person`` is the column of persons.
+
+    Rows with gaps are left out. Text of which no two cells are equal is kept as a label. Other text, types that cannot
+    be read, empty columns and an index are not read.
+    """
+    choices = [choice for column in columns if column.name != person and (choice := _of(column)) is not None]
+    labels = [choice for choice in choices if choice.kind == "label"]
+    return [choice for choice in choices if choice not in labels[LABELS_MAX:]] if len(labels) < len(choices) else []
+
+
+def _of(column: SurveyedColumn) -> ColumnChoice | None:
+    gaps: Literal["leave_out", "refuse"] = "leave_out" if column.missing or column.odd else "refuse"
+    if (column.holds == "number" or column.odd) and not column.unnamed:
+        return ColumnChoice(column=column.name, missing=gaps, missing_values=column.odd)
+    if column.holds == "date" and len(column.date_formats) == 1:
+        return ColumnChoice(column=column.name, kind="date", date_format=column.date_formats[0], missing=gaps)
+    if column.distinct:
+        return ColumnChoice(column=column.name, kind="label")
+    return None

@@ -2,7 +2,7 @@
 
 The intention is a row and a record of the log, in the transaction that overwrites the tables. Files go after that
 commit, and again at each start, so that a kill at any moment leaves either all of a dataset or a dataset that answers
-nothing. Ids, sizes, charges, the ledger and both logs stay.
+nothing. Ids, sizes, charges, the ledger and both logs stay. Forecasts and notes are kept for so many days.
 """
 
 import logging
@@ -19,6 +19,8 @@ from curator_service.budget.budgets import Budgets
 from curator_service.datasets.datasets import named
 from curator_service.datasets.uploads import Uploads
 from curator_service.erasure import table as erasures
+from curator_service.queries.table import BATCHES, digest
+from curator_service.settings import Settings
 from curator_service.store import jobs
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
@@ -26,6 +28,7 @@ from service_kit.background import Background
 from service_kit.context import erased_list
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
+from service_kit.context.retention import Sweep, common
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
@@ -137,3 +140,22 @@ def _reply(dataset_id: str, at: Any, details: dict[str, Any]) -> wire.DatasetEra
     return wire.DatasetErased(
         id=dataset_id, erased_at=at, **{n: v for n, v in details.items() if n not in ("dataset_id", "reports")}
     )
+
+
+def sweeps(settings: Settings) -> dict[str, tuple[int | None, Sweep]]:
+    """What a curator sweeps, each with the days for which it is kept."""
+    return common(settings) | {
+        "forecasts": (settings.retention_forecasts_days, lambda db, before: (jobs.sweep_forecasts(db, before), {})),
+        "notes": (settings.retention_notes_days, _sweep_notes),
+    }
+
+
+def _sweep_notes(db: Connection, before: str) -> tuple[int, dict[str, Any]]:
+    """Delete the notes of entries; the log gets a new digest of each batch that had one."""
+    swept = erasures.sweep_notes(db, before)
+    digests = []
+    for record in list(audit_log.of_kind(db, *BATCHES)) if swept else ():
+        first, last = record["details"]["first"], record["details"]["last"]
+        if any(first <= seq <= last for seq in swept):
+            digests.append([last, digest(erasures.batch(db, first, last))])
+    return len(swept), {"batches": digests} if digests else {}

@@ -3,33 +3,37 @@
 Each summary follows the log record by record, then checks that its tables hold what the log says.
 """
 
+import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
-from blindopt.errors import LogBroken, NotFound, StorageUnavailable
+from blindopt.errors import BudgetExhausted, LogBroken, NotFound, StorageUnavailable
 from blindopt.wire import FileReading
 from curator_service import store
-from curator_service.budget.ledger import A_FILE
+from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Cost, RowBalance, is_raised
 from curator_service.budget.overlaps import decisions_of
-from curator_service.budget.table import ledger
+from curator_service.budget.table import account_lines, ledger
 from curator_service.datasets import table as withheld
-from curator_service.integrity.erasure_checks import ErasureLogSummary
-from curator_service.integrity.inbox_checks import InboxLogSummary
-from curator_service.integrity.logged_studies import Account, StudyLogSummary, line_digest
-from curator_service.integrity.tuning_checks import TuningLogSummary, check_rows
-from curator_service.privacy.prices import Prices
+from curator_service.datasets.table import bounds
+from curator_service.erasure import table as erasures
+from curator_service.privacy.prices import Prices, text, units
+from curator_service.queries import table as inbox_store
+from curator_service.queries.table import BATCHES, AnswerVersion, Entry, MeasuredQuery, Measurement, digest
 from curator_service.salted_digests import salted_digest, salted_file_digest
-from curator_service.store import advisories
+from curator_service.store import jobs
 from curator_service.studies import table as messages
 from service_kit.context.log_summaries import OTHER, LogSummary, Part, PrincipalLogSummary, summarize
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.database import Connection
+from service_kit.store.stored_replies import is_erased
 
 
 def check(db: Connection, records: Iterable[Json]) -> None:
@@ -66,6 +70,56 @@ def findings(
         _LedgerLogSummary(db),
     ]
     yield from summarize(db, records, summaries + (second if part is None else []))
+
+
+_COUNTED = ("queries", "measurements", "replies", "messages")
+
+
+class ErasureLogSummary:
+    """Datasets that were erased, with their studies. Other summaries look here what they cannot check any more."""
+
+    kinds = ("dataset.erased",)
+
+    def __init__(self) -> None:
+        self.datasets: set[str] = set()
+        self.studies: set[str] = set()
+        self._counts: Counter[str] = Counter()
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log."""
+        details = record["details"]
+        self.datasets.add(details["dataset_id"])
+        self.studies |= set(details["studies"])
+        self._counts.update({name: details[name] for name in _COUNTED})
+
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield a dataset that is erased where the log does not say so, or the reverse."""
+        stored = set(erasures.erased(db))
+        for dataset_id in sorted(stored - self.datasets):
+            yield LogBroken(f"dataset {dataset_id} is erased, and the log does not say so")
+        for dataset_id in sorted(self.datasets - stored):
+            if store.registered(db, dataset_id) is not None:
+                yield LogBroken(f"dataset {dataset_id} is stored, and the log says that it was erased")
+        if erasures.erased_studies(db) - self.studies:
+            raise LogBroken("a study is on an erased dataset, and the log does not say that it was erased")
+        if remaining := erasures.still_there(db, sorted(self.studies)):
+            raise LogBroken(f"{remaining} entries of the inbox were erased, and hold values or notes")
+
+    @property
+    def words(self) -> str:
+        """What was erased, for who verifies; empty if nothing was."""
+        if not self.datasets:
+            return ""
+        counts = ", ".join(f"{self._counts[name]} {name}" for name in _COUNTED)
+        return f"erased: {len(self.datasets)} datasets with {len(self.studies)} studies, {counts}"
+
+
+def erased_in_words(db: Connection) -> str:
+    """What was erased, by the log, for who verifies; empty if nothing was."""
+    summary = ErasureLogSummary()
+    for record in audit_log.of_kind(db, *ErasureLogSummary.kinds):
+        summary.follow(record)
+    return summary.words
 
 
 class _DatasetLogSummary:
@@ -107,13 +161,13 @@ class _DatasetLogSummary:
     def check(self, db: Connection) -> Iterator[LogBroken]:
         if store.kept_for_accounts(db) != {name for name, is_kept in self._deleted.items() if is_kept}:
             raise LogBroken("the deleted datasets that are kept for an account are not those of the log")
-        for identity, reading in store.readings(db).items():
-            if identity in self._deleted:
-                yield self._fault(identity, f"dataset {identity} is stored, and the log says that it was deleted")
-            logged = self._readings.pop(identity, None)
-            if _digest(reading) != (None if identity in self._erased.datasets else logged):
+        for dataset_id, reading in store.readings(db).items():
+            if dataset_id in self._deleted:
+                yield self._fault(dataset_id, f"dataset {dataset_id} is stored, and the log says that it was deleted")
+            logged = self._readings.pop(dataset_id, None)
+            if _digest(reading) != (None if dataset_id in self._erased.datasets else logged):
                 what = "how it was read is not what the log says"
-                yield self._fault(identity, f"dataset {identity} was changed: {what}")
+                yield self._fault(dataset_id, f"dataset {dataset_id} was changed: {what}")
         names: dict[str, str] = {}
         stored = set()
         for row in store.every(db, store.datasets):
@@ -169,10 +223,10 @@ class _DatasetLogSummary:
             return fits_persons and values.shape == (dataset.rows, len(names))
         return True
 
-    def _fault(self, identity: str, fault: str) -> LogBroken:
+    def _fault(self, dataset_id: str, fault: str) -> LogBroken:
         """A finding about a dataset, and about its account by the log; without one about all accounts."""
-        account = self._registered.get(identity, {}).get("account", A_FILE)
-        return LogBroken(fault, about=identity, others=self._joined.get(account, [account]))
+        account = self._registered.get(dataset_id, {}).get("account", A_FILE)
+        return LogBroken(fault, about=dataset_id, others=self._joined.get(account, [account]))
 
 
 class _AdvisoryLogSummary:
@@ -190,7 +244,7 @@ class _AdvisoryLogSummary:
     def check(self, db: Connection) -> Iterator[LogBroken]:
         stored = {
             row.id: (row.mechanism, row.version, sha256(row.reason.encode()))
-            for row in store.every(db, advisories.advisories)
+            for row in store.every(db, store.advisories)
         }
         yield from check_rows("advisory", stored, self._advisories)
 
@@ -385,14 +439,14 @@ class _LedgerLogSummary:
 
     def __init__(self, db: Connection) -> None:
         self._db = db
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, StudyLedger] = {}
         self._charged: dict[str, _ChargedQuery] = {}
 
     def follow(self, record: Json) -> None:
         details, exchange = record.get("details", {}), record.get("exchange")
         if record["kind"] in ("charge", "charge.refused"):
             if (study := details["study_id"]) not in self._accounts:
-                self._accounts[study] = Account(_prices(self._db, study))
+                self._accounts[study] = StudyLedger(_prices(self._db, study))
             self._accounts[study].take(details, refused=record["kind"] == "charge.refused")
             query = details.get("query_id")
             if (query in self._charged) != ("version" in details):  # a correction follows the charge of its query
@@ -434,3 +488,529 @@ def _prices(db: Connection, study_id: str) -> Prices:
         return Prices.of(store.spec_of(db, study_id))
     except (NotFound, ValueError):
         raise LogBroken(f"study {study_id} was charged and is missing, or was changed", about=study_id) from None
+
+
+STUDY_KINDS = (
+    "study.created",
+    "study.changed",
+    "study.deleted",
+    "study.caps_raised",
+    "study.released",
+    "study.closed",
+    "log.restored",
+    "dataset.erased",
+)
+_CLOSING = {"log.restored": "closed_studies", "dataset.erased": "studies"}
+"""Kinds of records that close several studies, and where they name them."""
+
+
+@dataclass
+class LoggedStudy:
+    """A study as the log describes it."""
+
+    spec_sha256: str
+    release_sha256: str | None = None
+    report_sha256: str | None = None
+    """None also for a release that was recorded without it, before version 0.3."""
+    closed: bool = False
+    release_of: str | None = None
+    """The study whose release it reads."""
+
+    def fault(self, row: Any, release: Any) -> str | None:
+        """What differs in the row of the study, or in that of its release; None if nothing does."""
+        if sha256(row.spec.encode()) != self.spec_sha256:
+            return f"study {row.id} was changed: its spec is not the one in the log"
+        if json.loads(row.spec)["dataset_id"] != row.dataset_id:
+            return f"study {row.id} was changed: it is on another dataset than its spec says"
+        if release is not None and json.loads(row.spec).get("release_of") != self.release_of:
+            return f"study {row.id} was changed: it reads another release than the log says"
+        if (None if release is None else release.sha256) != self.release_sha256:
+            return f"the release of study {row.id} is not the one in the log"
+        if release is not None and self.report_sha256 not in (None, sha256(release.report.encode())):
+            return f"the report of the release of study {row.id} was changed"
+        if release is not None and (release.n, release.r) != _size(release):
+            return f"the release of study {row.id} was changed: its candidates are not as many as its report says"
+        states = {"closed"} if self.closed else {"draft", "releasing"} if release is None else {"open"}
+        if row.state not in states:
+            return f"study {row.id} is {row.state}, and the log does not say so"
+        return None
+
+
+def _size(release: Any) -> tuple[int, int]:
+    report = json.loads(release.report)
+    return report["n"], report["r"]
+
+
+class StudyLogSummary:
+    """Studies: spec, release and state."""
+
+    kinds = STUDY_KINDS
+
+    def __init__(self) -> None:
+        self.studies: dict[str, LoggedStudy] = {}
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
+        kind, details = record["kind"], record.get("details", {})
+        if kind not in STUDY_KINDS:
+            return
+        if kind in _CLOSING:
+            for study_id in details[_CLOSING[kind]]:
+                study = self._created(study_id)
+                study.closed = True  # an erasure may have changed the report, too
+                study.report_sha256 = details.get("reports", {}).get(study_id, study.report_sha256)
+        elif kind == "study.created":
+            self.studies[details["study_id"]] = LoggedStudy(details["spec_sha256"])
+        else:
+            self._change(kind, details["study_id"], details)
+
+    def _change(self, kind: str, study_id: str, details: Json) -> None:
+        study = self._created(study_id)
+        is_draft = study.release_sha256 is None and not study.closed
+        is_same = study.spec_sha256 == details.get("replaces")
+        if kind == "study.changed":
+            if not is_draft or not is_same:
+                raise LogBroken(
+                    f"study {study_id} was changed when it was no draft, or from another one", about=study_id
+                )
+            study.spec_sha256 = details["spec_sha256"]
+        elif kind == "study.deleted":
+            if not is_draft:
+                raise LogBroken(f"study {study_id} was deleted when it was no draft", about=study_id)
+            del self.studies[study_id]
+        elif kind == "study.caps_raised":
+            if is_draft or study.closed or not is_same:
+                what = "were raised when it was not open, or of another"
+                raise LogBroken(f"caps of study {study_id} {what}", about=study_id)
+            study.spec_sha256 = details["spec_sha256"]
+        elif kind == "study.released":
+            study.release_sha256, study.report_sha256 = details["sha256"], details.get("report_sha256")
+            if (source_id := details.get("release_of")) is not None:
+                study.release_of, source = source_id, self._created(source_id)
+                is_copy = source.release_sha256 is not None and source.release_sha256 == study.release_sha256
+                if source.release_of is not None or not is_copy:
+                    what = "has other candidates than the release that it reads"
+                    raise LogBroken(f"study {study_id} {what}", about=study_id, others=[A_FILE])
+        else:
+            study.closed = True
+
+    def _created(self, study_id: str) -> LoggedStudy:
+        if (study := self.studies.get(study_id)) is None:
+            raise LogBroken(f"study {study_id} is in the log and was never created there", about=study_id)
+        return study
+
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in the row of a study, or of its release, from the log."""
+        missing = dict(self.studies)
+        for row in store.every(db, store.studies):
+            if (study := missing.pop(row.id, None)) is None:
+                yield LogBroken(f"study {row.id} is not in the log", about=row.id, others=[A_FILE])
+            elif (fault := study.fault(row, store.release_of(db, row.id))) is not None:
+                yield LogBroken(fault, about=row.id, others=[A_FILE])
+        for name in missing:
+            yield LogBroken(f"study {name} is missing", about=name, others=[A_FILE])
+
+
+_DIGEST = 16
+
+
+def line_digest(content: tuple[Any, ...]) -> bytes:
+    return hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST).digest()
+
+
+class StudyLedger:
+    """What one study has spent, charge by charge, as the log describes it."""
+
+    def __init__(self, prices: Prices) -> None:
+        self.prices = prices
+        self.balance = Balance()
+        self.rows: dict[int, RowBalance] = {}
+        self._digests = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._digests) // _DIGEST
+
+    def digest(self, count: int) -> bytes:
+        """The digest of the line after ``count`` others."""
+        return bytes(self._digests[count * _DIGEST : (count + 1) * _DIGEST])
+
+    def take(self, details: Json, *, refused: bool = False) -> None:
+        """Take the next charge or refusal. Raises LogBroken if its epsilon is not the price of its request."""
+        if refused:
+            self._refuse(details)
+        elif details["rows"] == "all":
+            cost, old = units(details["epsilon"]), self.balance
+            self.balance = Balance(old.release + cost, old.total + cost, old.plays)
+            self._add("release", None, None, 0, cost, None, RowBalance())
+        else:
+            before = self.balance.total
+            for row, count in details["rows"]:
+                if "version" in details:
+                    self._charge("correction", details["query_id"], row, 0, count * self.prices.answer)
+                else:
+                    self._charge("answers", details["query_id"], row, count, self.prices.cost(count))
+            if details["epsilon"] != text(self.balance.total - before):
+                what = "the log has another epsilon than its study's price"
+                raise LogBroken(f"query {details['query_id']}: {what}", about=details["study_id"])
+
+    def _charge(self, kind: str, query_id: str, row: int, plays: int, cost: int) -> None:
+        """Add a line of answers, or of a correction, which releases answers again and is no query."""
+        old, before = self.rows.get(row, RowBalance()), self.balance
+        self.rows[row] = RowBalance(old.queries + (kind == "answers"), old.plays + plays, old.total + cost)
+        self.balance = Balance(before.release, before.total + cost, before.plays + plays)
+        self._add(kind, query_id, row, plays, cost, None, self.rows[row])
+
+    def _refuse(self, details: Json) -> None:
+        row, cap, study = details["row"], details["cap"], details["study_id"]
+        if details["rows"] == "all":  # a release, which a cap of the dataset's account refused
+            cost = self.prices.release
+            if cap == "dataset.epsilon" and details["requested"] != text(cost):
+                raise LogBroken("a refused release in the log has another amount than it costs", about=study)
+            self._add("refused", None, None, 0, cost, cap, RowBalance())
+            return
+        of_cap = [plays for requested, plays in details["rows"] if row in (None, requested)]
+        cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
+        if details["requested"] != (str(plays) if cap == "queries" else text(cost)):
+            raise LogBroken("a refusal in the log has another amount than its request costs", about=study)
+        of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
+        self._add("refused", None, row, plays, cost, cap, of_row)
+
+    def _add(
+        self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance
+    ) -> None:
+        now = self.balance
+        balances = of_row.queries, of_row.plays, of_row.total, now.release, now.total, now.plays
+        self._digests += line_digest((kind, query, row, plays, text(cost), cap, *balances))
+
+
+class TuningLogSummary:
+    """Tunings, private bounds, and the lines of dataset accounts, as the log describes them."""
+
+    kinds = (
+        "dataset.caps",
+        "dataset.decided",
+        "tuning.started",
+        "tuning.refused",
+        "tuning.ended",
+        "tuning.cancelled",
+        "bounds.started",
+        "bounds.refused",
+        "log.restored",
+    )
+
+    def __init__(self, erased: ErasureLogSummary) -> None:
+        self._erased = erased
+        self._accounts: dict[str, Account] = {}
+        self._lines: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        """By account."""
+        self._joined: dict[str, list[str]] = {}
+        """By name, all files of an account that several have become."""
+        self._tunings: dict[str, tuple[str, str, str | None]] = {}
+        self._prices: dict[str, tuple[str, str, str]] = {}
+        """Dataset, epsilon and delta of each tuning, and of private bounds."""
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log.
+
+        Raises LogBroken for a charge beyond a cap, a hidden raise, and an end without a start.
+        """
+        kind, details = record["kind"], record.get("details", {})
+        if kind == "tuning.started":
+            delta = None if details["cap_delta"] is None else float(details["cap_delta"])
+            caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=delta)
+            # Earlier versions counted every tuning against the caps, and said no kind.
+            before, kind = self._account(details["account"]), details.get("guarantee_kind", "worst_case")
+            before = before.lowered(caps) if kind == "worst_case" else before
+            self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
+            self._charge("tuning", details["tuning_id"], before, details)
+        elif kind == "bounds.started":
+            self._charge("bounds", details["bounds_id"], self._account(details["account"]), details)
+        elif kind in ("tuning.refused", "bounds.refused"):
+            self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
+        elif kind in ("tuning.ended", "tuning.cancelled"):
+            if (started := self._tunings.get(details["tuning_id"])) is None:
+                what = f"tuning {details['tuning_id']} has ended in the log and was never started there"
+                raise LogBroken(what, about=details["tuning_id"])
+            state = details.get("state", "cancelled")
+            self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
+        elif kind == "dataset.caps" and details["act"] != "unchanged":
+            self._change_caps(details)
+        elif kind == "dataset.decided" and details["files"]:
+            self._join(details)
+        elif kind == "log.restored":
+            for name in details.get("closed_accounts", []):
+                self._accounts[name] = replace(self._account(name), closed=True)
+                self._add(name, "closed", None, "0", "0", None)
+
+    def _charge(self, kind: str, subject: str, before: Account, details: Json) -> None:
+        name = details["account"]
+        self._prices[subject] = details["dataset_id"], details["epsilon"], details["delta"]
+        guarantee_kind = details.get("guarantee_kind")
+        cost = Cost.of(details["epsilon"], details["delta"])
+        try:
+            self._set(name, before.charge(cost, guarantee_kind or "worst_case"))
+        except BudgetExhausted:
+            raise LogBroken(f"{kind} {subject} was charged beyond a cap", about=name) from None
+        self._add(name, kind, subject, details["epsilon"], details["delta"], None, guarantee_kind)
+
+    def _change_caps(self, details: Json) -> None:
+        name, old = details["account"], self._account(details["account"])
+        new = old.with_caps(details["cap_epsilon"], details["cap_delta"])
+        raised = is_raised(old.cap_epsilon, new.cap_epsilon) or is_raised(old.cap_delta, new.cap_delta)
+        if raised != (details["act"] == "raised") or raised != (details["reason_sha256"] is not None):
+            raise LogBroken(f"a cap of {name} was raised, and the log does not say so and why", about=name)
+        self._set(name, new)
+        self._add(name, "cap", details["reason_sha256"], "0", "0", details["act"])
+
+    def _join(self, details: Json) -> None:
+        """Several accounts become one, with the lowest caps."""
+        name, files = details["account"], details["files"]
+        lowest = self._account(name).with_lowest(map(self._account, files))
+        if lowest.cap_texts != (details["cap_epsilon"], details["cap_delta"]):
+            raise LogBroken(f"accounts became that of {files[0]}, and not with the lowest caps", about=name)
+        self._joined |= dict.fromkeys(files, files)
+        self._set(name, lowest)
+        self._add(name, "cap", None, "0", "0", "continued")
+
+    def _set(self, name: str, account: Account) -> None:
+        """The account of a file is this one, and its caps are those of all files in it."""
+        for other in self._joined.get(name, ()):
+            self._accounts[other] = self._account(other).with_caps(*account.cap_texts)
+        self._accounts[name] = account
+
+    def _account(self, name: str) -> Account:
+        return self._accounts.get(name, NO_CHARGES)
+
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        subject: str | None,
+        epsilon: str,
+        delta: str,
+        cap: str | None,
+        guarantee_kind: str | None = None,
+    ) -> None:
+        after = self._account(name)
+        costs, totals = Cost.of(epsilon, delta).texts, after.total.texts
+        self._lines[name].append((kind, subject, *costs, cap, *after.cap_texts, *totals, guarantee_kind))
+
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield what differs in a tuning, or in a line of the ledger, from the log."""
+        counts: Counter[str] = Counter()
+        for row in store.every(db, account_lines):
+            # The log has the digest of a reason.
+            subject = sha256(row.subject.encode()) if row.kind == "cap" and row.subject is not None else row.subject
+            charge = row.kind, subject, row.epsilon, row.delta, row.cap
+            caps, totals = (row.cap_epsilon, row.cap_delta), (row.total_epsilon, row.total_delta)
+            line = (*charge, *caps, *totals, row.guarantee_kind)
+            if self._lines[row.account][counts[row.account] :][:1] != [line]:
+                yield LogBroken(
+                    f"line {row.seq} of the accounts of datasets is not what the log says", about=row.account
+                )
+            counts[row.account] += 1
+        for account, lines in self._lines.items():
+            if counts[account] < len(lines):
+                yield LogBroken("the accounts of datasets lack lines that are in the log", about=account)
+        stored: dict[str, tuple[str | None, str, str | None] | None] = {}
+        gone = set()
+        for row in store.every(db, jobs.tunings):
+            stored[row.id] = salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt)
+            if row.dataset_id in self._erased.datasets:  # the salt is erased, too
+                stored[row.id] = None, row.state, None
+                gone.add(row.id)
+            report = json.loads(row.report)
+            if self._prices.get(row.id, ()) != (row.dataset_id, report["epsilon"], report["delta"]):
+                stored[row.id] = None
+        logged = {name: (None, t[1], None) if name in gone else t for name, t in self._tunings.items()}
+        yield from check_rows("tuning", stored, logged)
+        datasets = store.every(db, store.datasets)
+        records = {row.id: 1 if row.person_column is None else row.rows_per_person for row in datasets}
+        priced = {}
+        for row in store.every(db, bounds):
+            spec = json.loads(row.spec)
+            price = row.dataset_id, *Cost.of(spec["wanted"]["epsilon"], "0").texts
+            priced[row.id] = price if spec["records"] == records.get(row.dataset_id) else None
+        # Version 0.2.0 logged epsilon as it was typed.
+        charged = {
+            name: (dataset, *Cost.of(epsilon, delta).texts)
+            for name, (dataset, epsilon, delta) in self._prices.items()
+            if name not in self._tunings
+        }
+        yield from check_rows("bounds", priced, charged)
+
+
+def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> Iterator[LogBroken]:
+    """Yield what differs in the rows of a table, by id, from the contents that the log records."""
+    for name in sorted(stored.keys() | logged.keys()):
+        if stored.get(name) != logged.get(name):
+            fault = "is not what the log says: it was changed, or is not in the log" if name in stored else "is missing"
+            yield LogBroken(f"{what} {name} {fault}", about=name, others=[A_FILE])
+
+
+@dataclass
+class InboxLogSummary:
+    """Queries that people or a system measure, as the log describes them."""
+
+    kinds: ClassVar[None] = None
+
+    erased: ErasureLogSummary
+    queries: dict[str, str] = field(default_factory=dict)
+    """The study of each."""
+    lost: set[str] = field(default_factory=set)
+    batches: list[tuple[int, str, str]] = field(default_factory=list)
+    """The last entry of each batch, its query, and the digest of its entries."""
+    versions: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
+    """By query, the digest of each version and its number of answers released anew."""
+    corrections: Counter[str] = field(default_factory=Counter)
+    """By query, how many answers were charged again."""
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
+        kind, details, exchange = record["kind"], record.get("details", {}), record.get("exchange")
+        if exchange and exchange["method"] == "POST" and exchange["status"] == 202 and not exchange["replayed"]:
+            self.queries[details["query_id"]] = exchange["study_id"]
+        elif kind in BATCHES:
+            self._batch(details)
+        elif kind == "query.answered":
+            if details["version"] != len(self.versions[details["query_id"]]) + 1:
+                raise LogBroken(f"version {details['version']} of query {details['query_id']} is out of order")
+            self.versions[details["query_id"]].append((details["reply_sha256"], details["released"]))
+        elif kind == "charge" and "version" in details:
+            self.corrections[details["query_id"]] += sum(n for _, n in details["rows"])
+        elif kind == "retention.swept":
+            self._sweep(dict(details.get("batches", [])))
+        elif kind == "log.restored":
+            self.lost |= self.queries.keys()
+
+    def _batch(self, details: Json) -> None:
+        last = self.batches[-1][0] if self.batches else 0
+        if not details["first"] == last + 1 <= details["last"]:
+            raise LogBroken(f"the log has entries {details['first']} to {details['last']} after {last}")
+        self.batches.append((details["last"], details["query_id"], details["sha256"]))
+
+    def _sweep(self, digests: dict[int, str]) -> None:
+        """Take the new digests of batches whose notes were deleted."""
+        for index, (last, query_id, sha) in enumerate(self.batches if digests else ()):
+            self.batches[index] = last, query_id, digests.get(last, sha)
+
+    def _is_erased(self, query_id: str) -> bool:
+        return self.queries.get(query_id) in self.erased.studies
+
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Raise LogBroken if a row of a table differs from the log."""
+        yield from ()
+        last = self._check_entries(db)
+        waiting = self._check_measurements(db, last)
+        released = _released(db)
+        self._check_queries(db, waiting, released)
+        self._check_published(db, released)
+
+    def _check_entries(self, db: Connection) -> dict[str, Entry]:
+        """Check each entry against the digest of its batch; return the last entry about each measurement."""
+        last: dict[str, Entry] = {}
+        answers: Counter[str] = Counter()
+        batch: list[Entry] = []
+        batches = iter(self.batches)
+        current = next(batches, None)
+        for seq, row in enumerate(starmap(Entry, store.every(db, inbox_store.entries)), start=1):
+            if current is None or row.seq != seq:
+                raise LogBroken(f"entry {row.seq} of the inbox is not in the log, or the one before it is missing")
+            answers[row.measurement_id] += row.kind == "answered"
+            if row.query_id != current[1] or row.version != answers[row.measurement_id]:
+                raise LogBroken(f"entry {row.seq} of the inbox is not what the log says: it was changed")
+            batch.append(row)
+            last[row.measurement_id] = row
+            if seq == current[0]:
+                if digest(batch) != current[2] and not self._is_erased(current[1]):
+                    raise LogBroken(f"entry {row.seq} of the inbox, or one before it, was changed")
+                batch, current = [], next(batches, None)
+        if current is not None:
+            raise LogBroken(f"the inbox lacks entry {current[0]}, which is in the log")
+        return last
+
+    def _check_measurements(self, db: Connection, last: dict[str, Entry]) -> Counter[str]:
+        """Check each measurement against its last entry and its query; return how many of each query are open."""
+        waiting: Counter[str] = Counter()
+        stored: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+        for row in starmap(Measurement, store.every(db, inbox_store.measurements)):
+            entry = last.pop(row.id, None)
+            state = ("open", 0, None) if entry is None else (entry.kind, entry.version, entry.seq)
+            state = (erasures.ERASED, *state[1:]) if self._is_erased(row.query_id) else state
+            if (row.state, row.version, row.entry) != state or (entry is not None and entry.query_id != row.query_id):
+                raise LogBroken(f"measurement {row.id} is not what its last entry says: it was changed")
+            waiting[row.query_id] += row.state == "open"
+            stored[row.query_id].append((row.position, row.row, row.play, row.plays))
+        for name in last:
+            raise LogBroken(f"measurement {name} is missing")
+        for query_id, measurements in stored.items():
+            request = wire.QueryRequest.model_validate_json(store.find(db, store.queries, query_id).request)
+            requested = [
+                (index, item.row, play, item.plays)
+                for index, item in enumerate(request.rows)
+                for play in range(1, item.plays + 1)
+            ]
+            if measurements != requested:
+                raise LogBroken(
+                    f"the measurements of query {query_id} are not those that it requested: one is missing or changed"
+                )
+        return waiting
+
+    def _check_queries(
+        self, db: Connection, waiting: Counter[str], released: dict[str, list[list[tuple[int, int]]]]
+    ) -> None:
+        missing = set(self.queries.keys())
+        for row in starmap(MeasuredQuery, store.every(db, inbox_store.inquiries)):
+            if row.query_id not in missing:
+                raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
+            missing.discard(row.query_id)
+            begun = released.get(row.query_id, [])
+            lost = inbox_store.LOST if row.query_id in self.lost else 0
+            lost = inbox_store.GONE if self._is_erased(row.query_id) else lost
+            state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]), lost)
+            if (row.open, row.begun, row.version, row.lost) != state:
+                raise LogBroken(f"the state of query {row.query_id} is not what the log says")
+            if row.query_id not in waiting:
+                raise LogBroken(f"the measurements of query {row.query_id} are missing")
+            self._check_charges(db, row, begun)
+        for name in missing:
+            raise LogBroken(f"query {name} waits for measurements, and its table lacks it")
+
+    def _check_charges(self, db: Connection, row: MeasuredQuery, begun: list[list[tuple[int, int]]]) -> None:
+        """Check that each answer that was released again was charged, and that versions release what the log says."""
+        for version, (fresh, (_, count)) in enumerate(zip(begun, self.versions[row.query_id], strict=False), start=1):
+            if len(fresh) != count:
+                raise LogBroken(f"version {version} of query {row.query_id} releases other answers than the log says")
+        spec = store.spec_of(db, row.study_id)
+        releases = Counter(unit for fresh in begun for unit in fresh)
+        again = 0 if spec.answers.mechanism == "none" else sum(n - 1 for n in releases.values())
+        if again != self.corrections[row.query_id]:
+            raise LogBroken(f"query {row.query_id} released {again} answers anew and was not charged so many")
+
+    def _check_published(self, db: Connection, released: dict[str, list[list[tuple[int, int]]]]) -> None:
+        """Check that the published versions are those in the log, byte for byte."""
+        grant_counts: Counter[str] = Counter()
+        query_counts: Counter[str] = Counter()
+        for row in inbox_store.every_published(db):
+            grant_counts[row.grant_id] += 1
+            versions = self.versions.get(row.query_id, [])
+            if row.seq != grant_counts[row.grant_id] or not 1 <= row.version <= len(versions):
+                raise LogBroken(f"version {row.version} of query {row.query_id} is not in the log, or out of order")
+            if self._is_erased(row.query_id) != is_erased(row.body):
+                raise LogBroken(f"version {row.version} of query {row.query_id} is erased, or should be")
+            if not is_erased(row.body) and sha256(row.body) != versions[row.version - 1][0]:
+                raise LogBroken(f"version {row.version} of query {row.query_id} was changed")
+            query_counts[row.query_id] += 1
+        for query_id, versions in self.versions.items():
+            if query_counts[query_id] != len(versions) or len(released.get(query_id, [])) < len(versions):
+                raise LogBroken(f"a version of query {query_id} is missing")
+
+
+def _released(db: Connection) -> dict[str, list[list[tuple[int, int]]]]:
+    """By query, the units that each begun version releases anew. Raises LogBroken if a version is missing."""
+    released: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
+    for row in starmap(AnswerVersion, store.every(db, inbox_store.rounds)):
+        if row.version != len(released[row.query_id]) + 1:
+            raise LogBroken(f"version {row.version} of query {row.query_id} was begun out of order")
+        released[row.query_id].append(row.units)
+    return released

@@ -11,7 +11,7 @@ from curator_service.privacy.calibration import Concrete, as_run, concrete, fail
 from curator_service.privacy.guarantees import belief, confused_within, guarantee, not_protected, whole
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
 from curator_service.releases.mechanisms.registry import MECHANISMS
-from curator_service.store.advisories import Reasons, reasons
+from curator_service.store import Reasons, reasons
 from service_kit.store.database import Connection
 
 _REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=0.1, r=1, acknowledge_refuted=True)

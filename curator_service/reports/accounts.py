@@ -14,7 +14,7 @@ from curator_service.privacy import accounting
 from curator_service.privacy.prices import Prices, alone, is_groups, text
 from curator_service.releases.groups import group_entries
 from curator_service.releases.report import release_status
-from curator_service.store.advisories import reasons
+from curator_service.store import reasons
 from curator_service.studies.release_cache import ReleasedStudies
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -392,3 +392,23 @@ def studies_of_file(db: Connection, sha256: str) -> list[str]:
 
 def studies_on(db: Connection, dataset_id: str) -> list[Row[Any]]:
     return list(db.execute(select(studies).where(studies.c.dataset_id == dataset_id).order_by(studies.c.seq)))
+
+
+advisories = Table(
+    "advisories",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("mechanism", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    UniqueConstraint("mechanism", "version"),
+)
+
+Reasons = Mapping[tuple[str, int], str]
+
+
+def reasons(db: Connection) -> Reasons:
+    """The reason of each withdrawal, by mechanism and version."""
+    return {(row.mechanism, row.version): row.reason for row in every(db, advisories)}

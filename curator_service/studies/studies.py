@@ -17,8 +17,7 @@ from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.registry import choice_of
 from curator_service.releases.report import release_status
 from curator_service.settings import Settings
-from curator_service.store import jobs
-from curator_service.store.advisories import Reasons, reasons
+from curator_service.store import Reasons, jobs, reasons
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext

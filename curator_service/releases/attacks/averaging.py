@@ -15,7 +15,7 @@ from curator_service.privacy.answers import mechanism_of
 from curator_service.privacy.measurement.groups import LEVELS, GroupAnswers, steps
 from curator_service.privacy.measurement.privatize import added_variance, is_exact, measure
 from curator_service.privacy.prices import Prices, is_groups, text
-from curator_service.releases.attacks.intervals import ALPHA, median_interval
+from curator_service.releases.attacks.scene import ALPHA, median_interval
 
 DRAWN_MAX = 100
 """Up to so many answers about a row are drawn; of more, the law of their mean is used."""

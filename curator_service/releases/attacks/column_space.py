@@ -14,8 +14,7 @@ import numpy as np
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire import Finding
-from curator_service.releases.attacks.intervals import ALPHA, epsilon_bound
-from curator_service.releases.attacks.scene import Public, draw
+from curator_service.releases.attacks.scene import ALPHA, Public, draw, epsilon_bound
 from curator_service.releases.mechanisms.mechanism import Mechanism
 
 RUNS = 1_000

@@ -15,7 +15,7 @@ from blindopt.wire import Finding, StudyCreate
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.releases.attacks import membership
 from curator_service.releases.attacks.averaging import answers_about_a_row
-from curator_service.releases.attacks.intervals import ALPHA, epsilon_bound
+from curator_service.releases.attacks.scene import ALPHA, epsilon_bound
 from curator_service.releases.mechanisms.groups import Groups
 
 ATTACKS = ("column_space", "membership", "averaging")

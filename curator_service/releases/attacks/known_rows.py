@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire import Finding
-from curator_service.releases.attacks.intervals import ALPHA, clopper_pearson, median_interval
-from curator_service.releases.attacks.maps import affine, shrunk, turned
-from curator_service.releases.attacks.scene import EXACT, Scene, percent
+from curator_service.releases.attacks.scene import (
+    ALPHA,
+    EXACT,
+    Scene,
+    affine,
+    clopper_pearson,
+    median_interval,
+    percent,
+    shrunk,
+    turned,
+)
 
 REPETITIONS = 21
 WITHIN = 0.01

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix
 from blindopt.wire import Finding
 from curator_service.datasets.scaling import BLOCK_ROWS
-from curator_service.releases.attacks.intervals import ALPHA, clopper_pearson
-from curator_service.releases.attacks.maps import Map, forward
-from curator_service.releases.attacks.scene import Scene, percent
+from curator_service.releases.attacks.scene import ALPHA, Map, Scene, clopper_pearson, forward, percent
 
 TARGETS = 300
 """Records that the attack is judged on; as many again choose the map, where there are several."""

@@ -8,10 +8,8 @@ import numpy as np
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire import Finding
-from curator_service.releases.attacks.intervals import ALPHA, clopper_pearson
 from curator_service.releases.attacks.linkage import nearest
-from curator_service.releases.attacks.maps import Map, forward
-from curator_service.releases.attacks.scene import Public, draw
+from curator_service.releases.attacks.scene import ALPHA, Map, Public, clopper_pearson, draw, forward
 from curator_service.releases.mechanisms.mechanism import Mechanism
 
 RECORDS_MIN = 20

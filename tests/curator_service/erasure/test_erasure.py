@@ -12,7 +12,7 @@ from sqlalchemy import text
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.integrity import log_checks
-from curator_service.integrity.erasure_checks import erased_in_words
+from curator_service.integrity.log_checks import erased_in_words
 from service_kit.store import audit_log
 from tests import beside
 from tests.curator_service.budget.file_of_records import FileOfRecords

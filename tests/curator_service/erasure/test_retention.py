@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from blindopt import wire
-from curator_service.erasure.retention import sweeps
+from curator_service.erasure.erasure import sweeps
 from curator_service.settings import Settings
 from service_kit.cli import users
 from service_kit.context.retention import Retention

@@ -12,7 +12,8 @@ from blindopt import wire
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.calibration import concrete
 from curator_service.privacy.protection import protection, strength
-from curator_service.releases.attacks import harm, trial
+from curator_service.releases import attack_preview
+from curator_service.releases.attacks import trial
 from curator_service.releases.mechanisms.registry import choice_of
 from tests.builders import BY_HAND, EXACT, a_study, group_release, laplace
 
@@ -190,7 +191,7 @@ def previewed(spec, n=1_500):
     x, y = rng.uniform(-3, 7, size=(n, len(spec.features))), rng.uniform(-1, 1, n)
     rows = ScaledRows(x, list(range(x.shape[1])), spec.features, np.arange(n))
     figures = trial.findings(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=0.3, row_seconds=3e-5)
-    return harm.verdict(figures).level
+    return attack_preview.verdict(figures).level
 
 
 def strong_drafts():

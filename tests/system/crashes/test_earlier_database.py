@@ -16,7 +16,6 @@ from blindopt.client import Owner, StudyClient
 from blindopt.errors import BlindoptError, LogBroken, Remote
 from curator_service import store
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism
-from curator_service.store import advisories
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from tests import beside
@@ -213,7 +212,7 @@ LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.
 def _withdraw(curator: InProcessCurator) -> None:
     def work(db: Any) -> None:
         row, now = {"mechanism": "gaussian", "version": GaussianMechanism.version}, curator.context.clock()
-        store.insert(db, advisories.advisories, id="adv_1", **row, reason=WHY, created_at=stamp(now))
+        store.insert(db, store.advisories, id="adv_1", **row, reason=WHY, created_at=stamp(now))
         details = {"advisory_id": "adv_1", **row, "reason_sha256": sha256(WHY.encode())}
         audit_log.append(db, "mechanism.withdrawn", actor="owner", now=now, details=details)
 

@@ -12,8 +12,7 @@ from blindopt import wire
 from curator_service import app as curator_app
 from curator_service.integrity import log_checks
 from curator_service.queries.answer_versions import AnswerVersions
-from curator_service.queries.inbox.deadlines import Deadlines
-from curator_service.queries.inbox.inbox import Inbox
+from curator_service.queries.inbox.inbox import Deadlines, Inbox
 from curator_service.settings import Settings
 from service_kit.store import audit_log
 from service_kit.store.base import utc_now

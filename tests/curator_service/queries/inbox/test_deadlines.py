@@ -6,8 +6,7 @@ import pytest
 
 from blindopt.errors import StorageUnavailable
 from curator_service.queries.answer_versions import AnswerVersions
-from curator_service.queries.inbox import deadlines
-from curator_service.queries.inbox.inbox import Inbox
+from curator_service.queries.inbox.inbox import AGAIN_SECONDS, Inbox
 from tests.curator_service.queries.inbox.measured_study import LAPLACE
 
 
@@ -59,7 +58,7 @@ def test_a_query_with_a_fault_keeps_no_other_deadline_from_passing(in_process, v
     in_process.later = timedelta(hours=2)
     inbox.faulty, versions.faulty = {bad}, {owed[0]}
     for _ in range(2):
-        assert in_process.curator.deadlines.look() == deadlines.AGAIN_SECONDS
+        assert in_process.curator.deadlines.look() == AGAIN_SECONDS
     assert [in_process.items(query)[0]["state"] for query in (bad, good)] == ["open", "overdue"]
     assert in_process.send("modeler", "GET", f"/v1/studies/{study}/queries/{owed[0]}").status_code == 202
     assert in_process.reply(study, owed[1]).version == 1

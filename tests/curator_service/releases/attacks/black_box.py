@@ -15,7 +15,7 @@ from blindopt.wire import StudyCreate
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.prices import answers_add_up
-from curator_service.releases.attacks.intervals import epsilon_bound
+from curator_service.releases.attacks.scene import epsilon_bound
 from curator_service.releases.mechanisms.mechanism import Mechanism
 
 ALPHA = 0.001

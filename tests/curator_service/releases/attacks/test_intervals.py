@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from curator_service.releases.attacks.intervals import clopper_pearson, epsilon_bound, median_interval
+from curator_service.releases.attacks.scene import clopper_pearson, epsilon_bound, median_interval
 from tests.scale import scaled
 
 

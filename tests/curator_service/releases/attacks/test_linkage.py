@@ -8,8 +8,7 @@ from scipy import stats
 
 from curator_service.datasets.scaling import BLOCK_ROWS
 from curator_service.releases.attacks import linkage
-from curator_service.releases.attacks.maps import forward
-from curator_service.releases.attacks.scene import Scene, draw
+from curator_service.releases.attacks.scene import Scene, draw, forward
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism

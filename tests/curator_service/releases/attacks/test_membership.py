@@ -8,7 +8,7 @@ from scipy import stats
 
 from curator_service.releases.attacks import membership
 from curator_service.releases.attacks.linkage import nearest
-from curator_service.releases.attacks.maps import forward
+from curator_service.releases.attacks.scene import forward
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism

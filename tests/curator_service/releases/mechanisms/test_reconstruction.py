@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.releases.attacks.maps import affine
-from curator_service.releases.attacks.scene import as_rows, draw
+from curator_service.releases.attacks.scene import affine, as_rows, draw
 from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism

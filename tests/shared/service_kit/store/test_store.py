@@ -34,7 +34,6 @@ from curator_service.budget import table as ledger
 from curator_service.budget.ledger import Account, Balance, Charge
 from curator_service.datasets import table as withheld
 from curator_service.queries import table as inbox
-from curator_service.store import advisories
 from curator_service.store import base as curator_base
 from curator_service.studies import table as messages
 from service_kit.context.audit_trail import SavedCheckpoint
@@ -130,7 +129,7 @@ def _fill(database, context):
         )
         ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
-        curator_store.insert(db, advisories.advisories, **withdrawn, **created)
+        curator_store.insert(db, curator_store.advisories, **withdrawn, **created)
         sent = {"id": "msg_1", "study_id": "std_1", "grant_id": "grt_1", "name": "n", "kind": "budget", "body": "{}"}
         curator_store.insert(db, messages.messages, salt="s", **sent, **created)
         decided = {"message_id": "msg_1", "decision": "declined", "word": None, "salt": "s"}

@@ -8,7 +8,6 @@ from sqlalchemy import event
 
 from blindopt import wire
 from curator_service import store as curator_store
-from curator_service.store import advisories
 from modeler_service import store
 from service_kit.store.base import stamp
 from service_kit.web.listings import Paging, Time
@@ -111,7 +110,7 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
         made.append(in_process.call("owner", "POST", "/v1/studies", json=body)["id"])
     if withdrawn:
         row = {"id": "adv_1", "mechanism": "identity", "version": 1, "reason": "wrong", "created_at": "now"}
-        in_process.context.database.write(lambda db: curator_store.insert(db, advisories.advisories, **row))
+        in_process.context.database.write(lambda db: curator_store.insert(db, curator_store.advisories, **row))
     page = in_process.curator.studies.page
     with statements(in_process.context.database) as few:
         page(0, 2)
