@@ -21,7 +21,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.optimizer.algorithms.gp.rules import Ei
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
-from curator_service.privacy.search_noise import of_box
+from curator_service.privacy.search_noise import rho, rho_of
 from curator_service.releases.attacks.scene import draw
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
@@ -56,7 +56,6 @@ def lines(name: str, runs: int) -> Iterator[str]:
     kernel = learned_kernel(NORM * x, y, "squared_exponential", FITTED)
     kernel = kernel.model_copy(update={"lengthscale": kernel.lengthscale / NORM})
     box = [wire.Feature(column=f"x{j}", lower=-0.5, upper=0.5) for j in range(d)]
-    apart = sqrt(2 * x.var(axis=0).sum())
     searches = [Search.draw(y, STEPS, 0.0, run, np.random.default_rng([7, run])) for run in range(runs)]
     random = np.array([search.random_regrets()[-1] for search in searches])
     yield f"| {name} | random records | | | {random.mean():.3f} | |"
@@ -66,8 +65,8 @@ def lines(name: str, runs: int) -> Iterator[str]:
         regrets = np.array([regret(s, x if mechanism is None else draw(mechanism, x), law, kernel) for s in searches])
         less = regrets - random
         error = less.std(ddof=1) / sqrt(runs)
-        ratio = of_box(box, law.sd, d)
-        ratios = "" if ratio is None or law.sd is None else f"{ratio:.2f} | {law.sd * sqrt(d) / apart:.2f}"
+        of_box = rho_of(box, law, d)
+        ratios = "" if of_box is None else f"{of_box:.2f} | {rho(x, law, d):.2f}"
         cell = f"epsilon {epsilon}, {share:.0%} of the range" if epsilon else "Z = X"
         yield f"| {name} | {cell} | {ratios or ' | '} | {regrets.mean():.3f} | {less.mean():+.3f} ({error:.3f}) |"
 

@@ -80,6 +80,9 @@ def release(
     confirm_high_risk: Annotated[
         bool, typer.Option("--confirm-high-risk", help="Release although the preview found a high risk.")
     ] = False,
+    confirm_chance: Annotated[
+        bool, typer.Option("--confirm-chance", help="Release although its answers find no better record than chance.")
+    ] = False,
     yes: Yes = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -92,7 +95,8 @@ def release(
     with as_owner(url, token_file) as client:
         draft = client.study(study).view
         confirm(f"{draft.guarantee}\nRelease {draft.spec.name}? This cannot be undone.", yes)
-        request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_high_risk=confirm_high_risk)
+        confirmed = {"confirm_high_risk": confirm_high_risk, "confirm_chance": confirm_chance}
+        request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, **confirmed)
         view = client.release(study, request=request)
     show(view, f"{view.id} is {view.state}\n{view.guarantee}", as_json)
 

@@ -73,6 +73,7 @@ async def _context(page: Page) -> dict[str, Any]:
         "live_grants": sum(grant["state"] == "live" for grant in grants),
         "report": view["report"],
         "checked": checked,
+        "chance": checked is not None and any(c["code"] == "answers_hide_search" for c in checked["cautions"]),
         "previewed": False,
         "high_risk": view["high_risk"],
         "failure": _failures.pop(study_id, None),
@@ -130,6 +131,8 @@ async def release(page: Page, form: Form) -> Response:
         form.wrong("sure", 'Tick "I have read what is promised" before you release.')
     if form.has("high_risk") and not form.has("sure_high"):
         form.wrong("sure_high", "Tick this too before you release: the preview found a high risk.")
+    if form.has("chance") and not form.has("sure_chance"):
+        form.wrong("sure_chance", "Tick this too before you release: the vendor finds no better record than chance.")
     if not form.ok:
         return _shown(page, await _context(page), form.again(), 422)
     task = asyncio.create_task(_release(page, form))
@@ -148,7 +151,8 @@ async def release(page: Page, form: Form) -> Response:
 async def _release(page: Page, form: Form) -> str | None:
     """Why nothing was released; None if the release succeeded."""
     read = form.get("spec_sha256")  # only the draft that was shown is released
-    body = {"spec_sha256": read, "confirm_high_risk": form.has("sure_high")} if read else None
+    confirmed = {"confirm_high_risk": form.has("sure_high"), "confirm_chance": form.has("sure_chance")}
+    body = {"spec_sha256": read, **confirmed} if read else None
     try:
         await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)
     except ApiProblem as problem:

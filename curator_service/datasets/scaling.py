@@ -1,7 +1,7 @@
 """The map from raw records to scaled units, by public bounds alone and never by the data."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -55,13 +55,10 @@ class ScaledRows:
         """Number of features."""
         return len(self.columns)
 
-    def rms_distance(self) -> float:
-        """Root mean square distance of two rows, in scaled units."""
-        total, squares = np.zeros(self.d), 0.0
-        for _, block in self.blocks():
-            total += block.sum(axis=0)
-            squares += float((block**2).sum())
-        return sqrt(max(2 * (squares / self.n - float(((total / self.n) ** 2).sum())), 0.0))
+    def sample(self, count: int) -> Matrix:
+        """At most ``count`` rows, evenly spaced in the order."""
+        chosen = self.order[np.linspace(0, self.n - 1, min(self.n, count)).astype(np.int64)]
+        return np.vstack([block for _, block in replace(self, order=chosen).blocks()])
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Matrix]]:
         """Yield consecutive blocks as new arrays (``size``, d), each with its slice of the row order."""

@@ -19,18 +19,26 @@ PUBLISHED_LARGE = 0.01
 
 
 def of_study(
-    spec: wire.StudyCreate, release: Concrete, price: wire.Price, *, n: int, is_public: bool, noise: float | None = None
+    spec: wire.StudyCreate,
+    release: Concrete,
+    price: wire.Price,
+    *,
+    n: int,
+    is_public: bool,
+    rho: float | None = None,
+    points: Sequence[wire.ForecastPoint] = (),
 ) -> list[wire.Caution]:
     """The cautions about a draft on ``n`` rows. ``release``: the one that would run; ``price``: what it would cost.
 
-    ``noise``: its ratio to the declared box, as in ``search_noise``. A dataset that is declared public has none: nobody
-    in it needs protection. Those about use are of each dataset.
+    ``rho``: of the declared box, as in ``search_noise``; ``points``: of a public forecast, if one has been made. A
+    dataset that is declared public has none: nobody in it needs protection. Those about use are of each dataset.
     """
     useful = of_use(spec, n)
     if is_public:
         return useful
-    of_release = [*_of_release(spec, release, n), *search_noise.of_study(spec, noise)]
-    return [*of_release, *_of_answers(spec), *_of_caps(spec, price), *useful]
+    of_release = [*_of_release(spec, release, n), *search_noise.of_study(spec, rho)]
+    hidden = search_noise.of_answers(spec, price, points)
+    return [*of_release, *_of_answers(spec), *hidden, *_of_caps(spec, price), *useful]
 
 
 def of_use(spec: wire.StudyCreate, n: int) -> list[wire.Caution]:

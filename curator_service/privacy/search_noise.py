@@ -1,28 +1,101 @@
-"""What the noise of a release does to a search on it: how far it moves a record, against how far two are apart."""
+"""What the noise of a release and of answers does to a search, and which tool serves a draft: from public values."""
 
 from collections.abc import Sequence
 from decimal import Decimal
-from math import hypot, sqrt
+from functools import lru_cache
+from math import exp, hypot, inf, sqrt
 
-from blindopt.wire import Caution, Feature, ForecastPoint, IdentityRelease, StudyCreate, amount
+import numpy as np
 
-CHANCE = 1.4
-"""From this ratio on, to the declared box, expected improvement on two real tables was no better than random records
-(docs/privacy.md, "How much noise a search bears")."""
-CHANCE_OF_RECORDS = 2.2
-"""The same against the records themselves, which lie closer together than their bounds allow."""
-CLEAR = 0.5
-"""Up to this ratio it was better by far on both."""
+from blindopt.answer_worth import FEW, carried, law_of
+from blindopt.arrays import Matrix
+from blindopt.gp.input_noise import correlations, declared_noise
+from blindopt.gp.kernels import SquaredExponential
+from blindopt.wire import (
+    Caution,
+    CautionFix,
+    ColumnMeasurement,
+    Feature,
+    ForecastPoint,
+    GroupsRelease,
+    IdentityRelease,
+    NoAnswerNoise,
+    NoiseLaw,
+    Price,
+    StudyCreate,
+    Tool,
+    amount,
+)
+
+CHANCE = 0.1
+"""Below this rho few searches were ahead of random records (docs/privacy.md, "How much noise a search bears")."""
+CLEAR = 0.35
+"""Above this rho it was ahead in all of them."""
+FEATURES_MAX = 20
+"""Uniform rows say nothing of more features than this: those are mostly embeddings, which fill no box."""
+_QUERIED, _OTHERS, _REPETITIONS = 50, 300, 8
+_LENGTHSCALE = 0.739
+"""Of the rms distance of two rows, over which a squared exponential then correlates by 0.4."""
 
 
-def of_box(features: list[Feature], noise_sd: float | None, columns: int) -> float | None:
-    """The ratio for two points uniform in the declared box; None without noise.
+def rho_of(features: list[Feature], law: NoiseLaw, columns: int) -> float | None:
+    """``rho`` of rows that are uniform in the declared box; None without noise, and where the box says nothing."""
+    if declared_noise(law) is None or len(features) > FEATURES_MAX:
+        return None
+    widths = tuple((feature.upper - feature.lower) / feature.unit for feature in features)
+    return _rho_of_box(widths, law.family, law.sd or 0.0, columns)
 
-    How far noise of ``noise_sd`` per coordinate moves a row of ``columns`` coordinates, over the distance of two
-    points, both root mean squares in scaled units. That distance is sqrt(1/6) of the box's diagonal; a projection keeps
-    it, on average.
+
+@lru_cache(maxsize=256)
+def _rho_of_box(widths: tuple[float, ...], family: str, sd: float, columns: int) -> float:
+    rng = np.random.default_rng(0)
+    rows = rng.random((_QUERIED + _OTHERS, len(widths))) * np.array(widths)
+    return rho(rows, NoiseLaw.model_validate({"family": family, "sd": sd}), columns)
+
+
+def rho(rows: Matrix, law: NoiseLaw, columns: int) -> float:
+    """How well a search predicts after 50 exact outcomes, through a release of ``rows`` (n, d) with noise of ``law``.
+
+    The correlation, over functions and records, of the prediction W' f(A) of a modeler that knows kernel and law with
+    f(B): A are 50 of the rows, B up to 300 others. f is drawn with a squared exponential whose length-scale is 0.739
+    of the rms distance of two rows. Constants do not count: the mean over B is taken off. With k the kernel at the
+    rows, K its mean over the noise at Z, and W = K(A, A)^-1 K(A, B) it is
+    <W, k(A, B)> / sqrt(tr(W' k(A, A) W) |B| (1 - mean k(B, B))) with centred W and k, by second moments. The mean of 8
+    draws of A, B and the noise, which a fixed seed determines.
     """
-    return None if noise_sd is None else noise_sd * sqrt(columns) / _apart(features)
+    noise = declared_noise(law)
+    assert noise is not None, "a release without noise hides nothing"
+    apart = sqrt(2 * float(rows.var(axis=0).sum()))
+    if apart == 0:
+        return 0.0  # all rows are alike
+    kernel, rng, values = SquaredExponential(_LENGTHSCALE * apart), np.random.default_rng(1), []
+    for _ in range(_REPETITIONS):
+        x = rows[rng.permutation(len(rows))[: _QUERIED + _OTHERS]]
+        queried = min(_QUERIED, len(x) // 2)
+        z = _noisy(x, noise, columns, rng)
+        squared = ((z[:queried, None] - z[None]) ** 2).sum(axis=2)
+        at_z = correlations(kernel, noise, columns, squared.ravel())[0].reshape(squared.shape)
+        at_z[np.arange(queried), np.arange(queried)] = 1.0
+        weights = np.linalg.solve(at_z[:, :queried], at_z[:, queried:])
+        weights -= weights.mean(axis=1, keepdims=True)
+        k = kernel(x[:queried], x[queried:])
+        covariance = float((weights * (k - k.mean(axis=1, keepdims=True))).sum())
+        predicted = float((weights * (kernel(x[:queried], x[:queried]) @ weights)).sum())
+        total = weights.shape[1] * (1 - float(kernel(x[queried:], x[queried:]).mean()))
+        values.append(covariance / sqrt(predicted * total) if predicted * total > 0 else 0.0)
+    return float(np.mean(values))
+
+
+def _noisy(x: Matrix, noise: tuple[str, float], columns: int, rng: np.random.Generator) -> Matrix:
+    """Candidates of rows ``x`` (n, d), drawn by the public law: projected to ``columns`` if these are fewer than d."""
+    (law, sd), (n, d) = noise, x.shape
+    if columns < d:
+        x = x @ np.linalg.qr(rng.standard_normal((d, columns)))[0] * sqrt(d / columns)
+    u = rng.standard_normal((n, columns)) * sd
+    if law == "planar_laplace":
+        u *= (rng.gamma(columns, sd / sqrt(columns + 1), n) / np.linalg.norm(u, axis=1))[:, None]
+    z: Matrix = x + u
+    return z
 
 
 def diagonal(features: list[Feature]) -> float:
@@ -30,40 +103,40 @@ def diagonal(features: list[Feature]) -> float:
     return hypot(*((feature.upper - feature.lower) / feature.unit for feature in features))
 
 
-def _apart(features: list[Feature]) -> float:
-    return diagonal(features) / sqrt(6)
-
-
-def in_words(ratio: float | None, spec: StudyCreate | None = None, points: Sequence[ForecastPoint] = ()) -> str | None:
-    """What a ratio to the declared box means for a search, in one sentence for the owner; None without noise.
+def in_words(value: float | None, spec: StudyCreate | None = None, points: Sequence[ForecastPoint] = ()) -> str | None:
+    """What a rho means for a search, in one sentence for the owner; None for None.
 
     With ``points``, of a public forecast of the draft ``spec``, also what it finds at the draft's epsilon.
     """
-    if ratio is None:
+    if value is None:
         return None
-    said = _of_ratio(ratio)
-    if spec is None or isinstance(spec.release, IdentityRelease):
-        return said
-    forecast = of_forecast(points, amount(spec.release.epsilon))
-    return said if forecast is None else f"{said} {forecast}"
+    forecast = None if spec is None else of_forecast(points, spec)
+    return _of_rho(value) if forecast is None else f"{_of_rho(value)} {forecast}"
 
 
-def of_forecast(points: Sequence[ForecastPoint], epsilon: Decimal) -> str | None:
-    """What a forecast finds at ``epsilon``, or at the levels on both sides of it, in one sentence; None without one."""
-    levels = {amount(point.epsilon): point for point in points if point.epsilon is not None}
-    near = {
-        max((e for e in levels if e <= epsilon), default=None),
-        min((e for e in levels if e >= epsilon), default=None),
-    }
-    near_points = [levels[e] for e in sorted(e for e in near if e is not None)]
+def of_forecast(points: Sequence[ForecastPoint], spec: StudyCreate) -> str | None:
+    """What a forecast finds for the draft itself, in one sentence; None without it."""
     chance = next((point for point in points if point.mechanism == "random_rows"), None)
-    if not near_points or chance is None:
+    own = own_point(points, spec)
+    if own is None or chance is None:
         return None
     outcomes = " if outcomes are rough, middling and smooth" if len(chance.gaps) == 3 else ""
-    about = f"Forecast of how many standard deviations a search ends short of the best record{outcomes}"
-    better = "better than random records"
-    ends = [f"{_gaps(p)} at epsilon {p.epsilon} ({better}: {p.better or 'unknown'})" for p in near_points]
-    return f"{about}: {', '.join(ends)}. Random records: {_gaps(chance)}."
+    about = f"Forecast of how many standard deviations the recommended record ends short of the best{outcomes}"
+    return f"{about}: {_gaps(own)} (better than random records: {own.better}). Random records: {_gaps(chance)}."
+
+
+def own_point(points: Sequence[ForecastPoint], spec: StudyCreate) -> ForecastPoint | None:
+    """The point of a forecast that is about the draft's own release and answers."""
+    if isinstance(spec.release, GroupsRelease):
+        return None
+    own = [_amount(getattr(part, "epsilon", None)) for part in (spec.release, spec.answers)]
+    levels = ([_amount(point.epsilon), _amount(point.answers_epsilon)] for point in points)
+    pairs = zip(points, levels, strict=True)
+    return next((p for p, level in pairs if level == own and p.mechanism != "random_rows"), None)
+
+
+def _amount(epsilon: str | None) -> Decimal | None:
+    return None if epsilon is None else amount(epsilon)
 
 
 def _gaps(point: ForecastPoint) -> str:
@@ -71,36 +144,110 @@ def _gaps(point: ForecastPoint) -> str:
     return f"{', '.join(gaps)} and {last}" if gaps else last
 
 
-def _of_ratio(ratio: float) -> str:
-    if ratio >= CHANCE:
-        meaning = "expect a search to be no better than random records"
+def _of_rho(value: float) -> str:
+    if value < CHANCE:
+        meaning = "expect no better than random records"
     else:
-        meaning = "a search can tell records apart" if ratio <= CLEAR else "expect a much worse search"
-    return f"Noise moves a record {ratio:.2g} times as far as two points of the declared box are apart: {meaning}."
+        meaning = "a search can tell records apart" if value > CLEAR else "may be no better than random records"
+        meaning += "" if value > CLEAR else ": look at the forecast"
+    begins = f"After 50 exact answers the vendor's predictions correlate by {value:.2f} with the outcomes of others"
+    return f"{begins}: {meaning}."
 
 
-def of_study(spec: StudyCreate, ratio: float | None) -> list[Caution]:
+def of_study(spec: StudyCreate, value: float | None) -> list[Caution]:
     """A caution about noise in which a search finds no better than random records, from public values alone."""
-    if ratio is None or ratio < CHANCE or isinstance(spec.release, IdentityRelease):
+    if value is None or value >= CHANCE or isinstance(spec.release, IdentityRelease):
         return []
-    return [_caution(spec, _of_ratio(ratio))]
+    return [_caution(spec, _of_rho(value))]
 
 
-def of_records(spec: StudyCreate, box: float | None, distance: float) -> list[Caution]:
-    """The same from the records, where the box does not show it: for the owner alone.
-
-    ``box``: the ratio to the declared box. ``distance``: root mean square distance of two records, in scaled units.
-    """
-    if box is None or box >= CHANCE or isinstance(spec.release, IdentityRelease):
+def of_records(spec: StudyCreate, box: float | None, rows: Matrix, law: NoiseLaw, columns: int) -> list[Caution]:
+    """The same from the records, where the box does not show it: for the owner alone. ``rows``: some, scaled."""
+    if declared_noise(law) is None or (box is not None and box < CHANCE) or isinstance(spec.release, IdentityRelease):
         return []
-    if distance == 0:
+    if not rows.var(axis=0).any():
         message = "All of your records are alike in these features, so a search is no better than random records."
         return [Caution(code="noise_hides_search", field=field_of_delta(spec), message=f"{message} Choose others.")]
-    ratio = box * _apart(spec.features) / distance
-    if ratio < CHANCE_OF_RECORDS:
+    if (value := rho(rows, law, columns)) >= CHANCE:
         return []
-    says = f"Noise moves a record {ratio:.2g} times as far as two of your records are apart: expect a search to be "
-    return [_caution(spec, f"{says}no better than random records.")]
+    return [_caution(spec, f"Your records are harder to tell apart than the declared bounds suggest. {_of_rho(value)}")]
+
+
+def of_answers(spec: StudyCreate, price: Price, points: Sequence[ForecastPoint]) -> list[Caution]:
+    """A caution about answers, or a forecast, by which the vendor finds no better record than chance.
+
+    ``price``: with the number of answers that the caps allow. ``points``: of a public forecast, if one has been made.
+    """
+    if isinstance(spec.release, GroupsRelease):
+        return []
+    law, count, messages = law_of(spec.answers), price.answers, []
+    if law is not None and count is not None and law.worth(count) < FEW:
+        messages.append(f"{carried(law, count)} Fewer than {FEW} find no better record than chance.")
+    own = own_point(points, spec)
+    if own is not None and own.better == "no":
+        messages.append("The forecast is no better than chance: records that are measured at random end as near.")
+    if not messages:
+        return []
+    advice = "Use a larger epsilon, allow more measurements, or choose exact answers."
+    if law is None:
+        advice = "Allow more measurements, or take a release with less noise."
+    return [
+        Caution(
+            code="answers_hide_search",
+            field="budget.queries" if law is None else "answers.epsilon",
+            message=f"{' '.join(messages)} {advice}",
+            level="high",
+            fix=CautionFix(step="answers", words="Change answers and limits"),
+        )
+    ]
+
+
+def tool(spec: StudyCreate, value: float | None, points: Sequence[ForecastPoint], n: int, *, is_public: bool) -> Tool:
+    """What to use for a draft on ``n`` records, by the first rule that holds. ``value``: its rho."""
+    d, of_column = len(spec.features), isinstance(spec.measurement, ColumnMeasurement)
+    delta, cap = getattr(spec.release, "sensitivity", 0.0), spec.budget.queries
+    is_exact = isinstance(spec.answers, NoAnswerNoise)
+    figures = {} if value is None else {"rho": round(value, 3)}
+    own = own_point(points, spec)
+    if of_column and is_exact and not is_public:
+        return Tool(
+            name="sort",
+            why="You hold the outcome of every record, and send it exactly. Sort the column: that finds the best record"
+            ", and needs no vendor.",
+        )
+    if isinstance(spec.release, GroupsRelease):
+        why = "An answer about every group uses as much epsilon as answers about two groups: answer all at once."
+        return Tool(name="groups_at_once", why=why)
+    if cap is not None and cap >= n and not of_column:
+        why = f"The cap of {cap:,} measurements is enough to measure each of the {n:,} records."
+        return Tool(name="measure_all", why=why, figures={"records": n, "queries": cap})
+    if delta and delta >= diagonal(spec.features) * (1 - 1e-9):
+        epsilon = float(amount(spec.release.epsilon)) if not isinstance(spec.release, IdentityRelease) else inf
+        share = min(1.0, exp(min(epsilon, 100.0)) / n)
+        why = (
+            f"The release hides a whole record. By Theorem T no mechanism then names the best of {n:,} records with a "
+            f"probability above {share:.2g}. Look for the best group, or hide a smaller change."
+        )
+        return Tool(name="not_useful", why=why, figures={"probability": share})
+    if value is not None and value < CHANCE:
+        why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features."
+        return Tool(name="not_useful", why=why, figures=figures)
+    if own is not None and own.better == "no":
+        why = "The forecast of this draft is no better than random records: see the caution about its answers."
+        return Tool(name="not_useful", why=why, figures=figures)
+    why = "What the noise does to a search in so many features is unknown: make a forecast on a public sample."
+    if value is not None:
+        why = _of_rho(value)
+    elif isinstance(spec.release, IdentityRelease):
+        why = "The candidates have no noise, so a search can tell records apart."
+    if of_column and not is_exact and not is_public:
+        why += " You hold the outcome of every record, so you could also sort the column yourself."
+    hints = []
+    if d > FEATURES_MAX:
+        hints.append("Replace embeddings by the few axes that hold most of their variance, found on a public sample.")
+    elif d >= 4 and value is not None:
+        hints.append("Choose fewer features, or hide a change of one feature alone: each feature adds noise to all.")
+    return Tool(name="search", why=why, figures=figures, hints=hints)
 
 
 def field_of_delta(spec: StudyCreate) -> str:

@@ -15,7 +15,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.datasets.datasets import dataset_view
-from curator_service.privacy.prices import is_groups
+from curator_service.privacy.prices import Prices, is_groups
 from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN
 from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.studies.studies import fitted
@@ -23,7 +23,9 @@ from service_kit.context.context import ServiceContext
 from service_kit.runner.runner import Kind, Runner, Task
 
 SECONDS = 120.0
-ROWS, FUNCTIONS, QUERIES = 300, 12, 30
+ROWS, FUNCTIONS, QUERIES, QUERIES_MAX = 300, 12, 30, 100
+ANSWERS = ("1", "4")
+"""Values of epsilon of an answer that are tried beside the draft's own."""
 EPSILONS = ("0.5", "1", "2", "4", "8")
 WAITING_MAX, KEPT_MAX = 2, 32
 _TRIED = ("gaussian", "planar_laplace", "gaussian_projection")
@@ -54,12 +56,13 @@ class PublicForecasts:
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    def view(self, spec: wire.StudyCreate) -> wire.PublicForecast:
+    def view(self, spec: wire.StudyCreate, *, of_answers: bool = False) -> wire.PublicForecast:
         """The forecast of a draft, which this starts unless it was started before.
 
-        Raises Invalid for a draft that cannot be made, or whose release has no privacy level to forecast.
+        ``of_answers``: at levels of its answers, with its own release; else at levels of its release. Raises Invalid
+        for a draft that cannot be made, or whose release has no privacy level to forecast.
         """
-        digest, job = self._inputs(spec)
+        digest, job = self._inputs(spec, of_answers=of_answers)
         with self._lock:
             entry = self._entries.get(digest)
             if entry is None:
@@ -72,28 +75,46 @@ class PublicForecasts:
             return entry.view
 
     def points(self, spec: wire.StudyCreate) -> list[wire.ForecastPoint]:
-        """The points of the forecast of a draft, if it has been made; starts nothing, also of an archived dataset."""
-        try:
-            digest, _ = self._inputs(spec)
-        except (Invalid, StateConflict):
-            return []
-        with self._lock:
-            return self._entries[digest].view.points if digest in self._entries else []
+        """The points of the forecasts of a draft that have been made; starts nothing, also of an archived dataset.
 
-    def _inputs(self, spec: wire.StudyCreate) -> tuple[str, Job]:
-        if isinstance(spec.release, wire.IdentityRelease):
+        Those of its answers come first.
+        """
+        points: list[wire.ForecastPoint] = []
+        for of_answers in (True, False):
+            try:
+                digest, _ = self._inputs(spec, of_answers=of_answers)
+            except (Invalid, StateConflict):
+                continue
+            with self._lock:
+                points += self._entries[digest].view.points if digest in self._entries else []
+        return points
+
+    def _inputs(self, spec: wire.StudyCreate, *, of_answers: bool) -> tuple[str, Job]:
+        of_answers = of_answers and not is_groups(spec)
+        if isinstance(spec.release, wire.IdentityRelease) and not of_answers:
             raise Invalid("a release without noise has no privacy level to forecast")
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
         n = min(dataset.rows, GROUP_ROWS if is_groups(spec) else ROWS)
         if n < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
-        study = _without_private(fitted(spec, dataset))
+        study = _without_private(fitted(spec, dataset), of_answers=of_answers)
+        allowed = Prices.of(spec).within(spec.budget)[0]
+        queries = QUERIES if allowed is None else max(2, min(allowed, QUERIES_MAX))
+        levels = None
+        if of_answers:
+            own = [] if isinstance(spec.answers, wire.NoAnswerNoise) else [spec.answers.epsilon, *ANSWERS]
+            levels = [*{wire.amount(epsilon): epsilon for epsilon in reversed(own)}.values()]
         mechanisms: list[wire.ForecastMechanism] = ["auto"]
         if not isinstance(spec.release, wire.GroupsRelease) and spec.release.mechanism in _TRIED:
             mechanisms = [spec.release.mechanism]
         forecast = wire.ForecastCreate(
-            epsilons=list(EPSILONS), mechanisms=mechanisms, functions=FUNCTIONS, queries=QUERIES, rows_max=ROWS
+            epsilons=list(EPSILONS),
+            mechanisms=mechanisms,
+            functions=FUNCTIONS,
+            queries=queries,
+            rows_max=ROWS,
+            answers=levels,
         )
         job = Job(study=study, forecast=forecast, seed=0, n=n)
         if is_groups(spec):
@@ -108,11 +129,15 @@ class PublicForecasts:
             entry.reply = Reply(problem=f"a fault on our side ({type(error).__name__})")
 
 
-def _without_private(spec: wire.StudyCreate) -> wire.StudyCreate:
-    """The draft without what a forecast does not depend on: names, caps, timing, and the epsilon of its release."""
+def _without_private(spec: wire.StudyCreate, *, of_answers: bool) -> wire.StudyCreate:
+    """The draft without what a forecast does not depend on: names, timing, and the epsilon of its release, or answers.
+
+    The number of queries that its caps allow is an input of its own.
+    """
     alike = {"name": "-", "dataset_id": "-", "budget": wire.Budget(), "reply_after_ms": None}
     alike["processing"] = wire.Processing()
     if is_groups(spec):  # how epsilon is divided follows from its parts, and from the cap that is their sum
         return spec.model_copy(update=alike | {"budget": wire.Budget(epsilon_per_row=spec.budget.epsilon_per_row)})
-    release = spec.release.model_copy(update={"epsilon": "1"})
-    return spec.model_copy(update=alike | {"release": release})
+    if not of_answers:
+        alike["release"] = spec.release.model_copy(update={"epsilon": "1"})
+    return spec.model_copy(update=alike)

@@ -35,12 +35,12 @@ from curator_service.datasets.facts import cautions_from_records
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy import entropy, search_noise
+from curator_service.privacy import accounting, entropy, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
-from curator_service.releases.report import ReleaseStatus, noise_ratio, release_status, report_of
+from curator_service.releases.report import ReleaseStatus, release_status, report_of, rho_of
 from curator_service.studies import downloads
 from curator_service.studies.studies import check_release_of, owner_view
 from curator_service.vault import Vault
@@ -56,6 +56,8 @@ from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.releases")
 _BLOCK = 1 << 18
+_RECORDS = 350
+"""Records that say how hard they are to tell apart, in a preview."""
 UNEXPECTED = "a fault of the service, which its own log names: nothing was published"
 ENDED = "the service ended while it was drawn, and nothing was published: release it again"
 ForecastOf = Callable[[wire.StudyCreate], list[wire.ForecastPoint]]
@@ -133,10 +135,11 @@ class Releases:
         if verdict is not None and verdict.level == "high":
             self._high[study_id] = view.spec_sha256
         mechanism = mechanism_of(spec, current.release)
-        report = report_of(spec, rows, mechanism, current, preview.assessment)
+        points = self._forecast_of(spec)
+        report = report_of(spec, rows, mechanism, current, preview.assessment, points=points)
         return report.model_copy(
             update={
-                "search": search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
+                "search": search_noise.in_words(rho_of(spec, mechanism), spec, points),
                 "attacks": preview.findings,
                 "verdict": verdict,
                 "not_tried": preview.not_tried,
@@ -203,7 +206,7 @@ class Releases:
                 draw = mechanism.release(rows, new_file, on_progress)
             else:
                 draw = source.copied(self._vault, new_file)
-            report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts)
+            report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts, self._forecast_of(spec))
             if source is not None:
                 report = report.model_copy(update={"version": source.report.version, "n": source.report.n})
             digest, release_parts = self._vault.keep_release(release_id, draw.records)
@@ -262,6 +265,7 @@ class Releases:
                 raise StateConflict(
                     f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
                 )
+            self._check_chance(spec, current, seen)
             self._budgets.charge_release(db, request.principal.actor, study_id, spec, current.release)
             store.change(db, store.studies, study_id, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=study_id)
@@ -278,6 +282,14 @@ class Releases:
             if stored is None:
                 raise
             return stored  # published since we looked
+
+    def _check_chance(self, spec: wire.StudyCreate, current: ReleaseStatus, seen: wire.ReleaseAsked | None) -> None:
+        """Raise StateConflict for answers that find nothing better than chance, unless ``seen`` confirms them."""
+        if current.public or (seen and seen.confirm_chance):
+            return
+        price = accounting.price(spec, current.claimed)
+        for caution in search_noise.of_answers(spec, price, self._forecast_of(spec)):
+            raise StateConflict(f"{caution.message} Or release the draft all the same with confirm_chance true.")
 
     def _refuse(self, request: RequestContext, study_id: str, refusal: BudgetExhausted) -> None:
         """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
@@ -397,4 +409,5 @@ class StoredRelease:
 
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:
-    return search_noise.of_records(spec, noise_ratio(spec, mechanism), rows.rms_distance())
+    law, columns = mechanism.noise(rows.d), mechanism.columns(rows.d)
+    return search_noise.of_records(spec, rho_of(spec, mechanism), rows.sample(_RECORDS), law, columns)

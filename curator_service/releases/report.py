@@ -1,5 +1,6 @@
 """The release of a study, as it ran or would run: what it promises, whether it keeps that, and its report."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,24 +74,34 @@ def report_of(
     current: ReleaseStatus,
     assessment: Assessment,
     counts: list[int] | None = None,
+    points: Sequence[wire.ForecastPoint] = (),
 ) -> wire.ReleaseReport:
     """The report of a release of these rows, as it was drawn. ``counts``: of groups, as they were released."""
     return wire.ReleaseReport(
-        **promised(spec, current, mechanism, rows.n),
+        **promised(spec, current, mechanism, rows.n, points),
         version=mechanism.version,
         n=mechanism.candidates(rows.n) if counts is None else len(counts),
         counts=counts,
         r=mechanism.columns(rows.d),
-        search=search_noise.in_words(noise_ratio(spec, mechanism)),
+        search=search_noise.in_words(rho_of(spec, mechanism)),
         attacks=[],  # only a preview has them
         **asdict(assessment),
     )
 
 
-def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanism, n: int) -> dict[str, Any]:
-    """What a check and a report of ``n`` records say alike: public values, fields of the wire."""
+def promised(
+    spec: wire.StudyCreate,
+    current: ReleaseStatus,
+    mechanism: Mechanism,
+    n: int,
+    points: Sequence[wire.ForecastPoint] = (),
+) -> dict[str, Any]:
+    """What a check and a report of ``n`` records say alike: public values, fields of the wire.
+
+    ``points``: of the public forecast of the draft, if one has been made.
+    """
     price = accounting.price(spec, current.claimed)
-    noise = noise_ratio(spec, mechanism)
+    rho = rho_of(spec, mechanism)
     return {
         "mechanism": mechanism.name,
         "why": current.why,
@@ -102,14 +113,16 @@ def promised(spec: wire.StudyCreate, current: ReleaseStatus, mechanism: Mechanis
         "features": meanings(spec, mechanism, holds=current.status == "sound"),
         "belief": belief(current.claimed, record=whole(spec, current.release)),
         "price": price,
-        "cautions": cautions.of_study(spec, current.release, price, n=n, is_public=current.public, noise=noise),
+        "cautions": cautions.of_study(
+            spec, current.release, price, n=n, is_public=current.public, rho=rho, points=points
+        ),
     }
 
 
-def noise_ratio(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
-    """How far the noise of a release moves a record, over the distance of two points of the box; None without noise."""
+def rho_of(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
+    """What a search can learn through a release, as ``search_noise.rho_of``, from public values."""
     d = len(spec.features)
-    return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
+    return search_noise.rho_of(spec.features, mechanism.noise(d), mechanism.columns(d))
 
 
 def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, holds: bool) -> list[wire.FeatureMeaning]:

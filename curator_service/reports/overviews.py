@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from blindopt import wire
+from blindopt.answer_worth import meaning
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import FileUses, cost_for_everyone, most_by_row
@@ -15,12 +16,12 @@ from curator_service.datasets.labels import Labels
 from curator_service.privacy import search_noise
 from curator_service.privacy.calibration import epsilon_of
 from curator_service.privacy.guarantees import surest, whole
-from curator_service.privacy.prices import Prices, text
+from curator_service.privacy.prices import Prices, is_groups, text
 from curator_service.privacy.protection import protection
 from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.releases import ForecastOf
-from curator_service.releases.report import noise_ratio, promised, release_status
+from curator_service.releases.report import promised, release_status, rho_of
 from curator_service.reports.accounts import prices_by_study, prices_of
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.studies import check_release_of, fitted
@@ -57,9 +58,14 @@ class Overviews:
             epsilon = wire.amount(record)
         protected = protection(spec, current.claimed)
         hidden, whole_record = protected.figures if protected else (None, None)
+        points, rho = self._forecast_of(spec), rho_of(spec, mechanism)
+        fields = promised(spec, current, mechanism, dataset.rows, points)
+        unit = None if isinstance(spec.measurement, wire.ColumnMeasurement) else spec.measurement.unit
         return wire.StudyCheck(
-            **promised(spec, current, mechanism, dataset.rows),
-            search=search_noise.in_words(noise_ratio(spec, mechanism), spec, self._forecast_of(spec)),
+            **fields,
+            search=search_noise.in_words(rho, spec, points),
+            answers_mean=None if is_groups(spec) else meaning(spec.answers, fields["price"].answers, unit or ""),
+            tool=search_noise.tool(spec, rho, points, dataset.rows, is_public=dataset.public),
             strength=protected.word if protected else None,
             epsilon_hidden=hidden,
             epsilon_whole=whole_record,

@@ -24,13 +24,20 @@ def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck
 
 
 @router.post("/v1/studies:forecast", responses=documented(409), dependencies=[allowed("owner")])
-def forecast_draft(study: wire.StudyCreate, curator: CuratorDep) -> wire.PublicForecast:
+def forecast_draft(
+    study: wire.StudyCreate,
+    curator: CuratorDep,
+    of_answers: Annotated[
+        bool, Query(description="Whether epsilon of answers varies, in place of that of the release.")
+    ] = False,
+) -> wire.PublicForecast:
     """Forecast a draft on public values: the first request for its public inputs starts the forecast.
 
-    Reads no record. It holds for every epsilon of the release, name, caps and timing; of groups, for that division of
-    epsilon between release and answers, and that cap on a record. Ask again until it has ended.
+    Reads no record. It has the draft's answers, and as many queries as its caps allow, up to 100. It holds for every
+    epsilon of the release, name and timing; of groups, for that division of epsilon between release and answers, and
+    that cap on a record. Ask again until it has ended.
     """
-    return curator.public_forecasts.view(study)
+    return curator.public_forecasts.view(study, of_answers=of_answers)
 
 
 @router.get("/v1/accounts", dependencies=_READ)

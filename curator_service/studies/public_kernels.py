@@ -1,8 +1,7 @@
 """Kernels from public values alone: the declared one, or else one that follows from the declared bounds."""
 
-from math import sqrt
-
-from blindopt.wire import ColumnMeasurement, Feature, Kernel, NoAnswerNoise, StudyCreate
+from blindopt.wire import ColumnMeasurement, Kernel, NoAnswerNoise, StudyCreate
+from curator_service.privacy.search_noise import diagonal
 
 LENGTHSCALE = 0.3
 """The middle length-scale as a share of the box's diagonal, where the study declares no kernel.
@@ -46,11 +45,6 @@ def _from_box(study: StudyCreate) -> Kernel:
 def _in_range(value: float) -> float:
     """The nearest number that a kernel may have."""
     return min(max(value, 1e-50), 1e50)
-
-
-def diagonal(features: list[Feature]) -> float:
-    """The diagonal of the declared box, in scaled units."""
-    return sqrt(sum(((feature.upper - feature.lower) / feature.unit) ** 2 for feature in features))
 
 
 def _spread(study: StudyCreate) -> float | None:

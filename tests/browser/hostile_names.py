@@ -89,10 +89,11 @@ def furnished(services: BothServices) -> Ids:
         dataset = owner.register(script(DATASET), csv()).id
         column = wire.ColumnMeasurement(column=COLUMNS[2], direction="maximize")
         budget = wire.Budget(epsilon_per_row="6", epsilon_total="100", queries=50)
-        study = owner.create_study(spec(dataset, column, answers=LAPLACE, budget=budget)).id
+        draft = owner.create_study(spec(dataset, column, answers=LAPLACE, budget=budget))
+        study = draft.id
         forecast_spec = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows_max=40)
         forecast = owner.start_forecast(study, forecast_spec).id
-        owner.release(study)
+        owner.release(study, request=wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_chance=True))
         grid = wire.GridCells(kind="grid", parts=[2, 2])
         of_groups = wire.GroupsRelease(mechanism="groups", epsilon="0.5", cells=grid, min_count=1)
         laplace = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)

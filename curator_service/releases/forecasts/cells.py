@@ -1,5 +1,6 @@
 """The cells of a forecast: each mechanism at each privacy level; its kernels, and rows of the declared box."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from blindopt import wire
+from blindopt.answer_worth import law_of
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy import answers
 from curator_service.privacy.measurement.groups import GroupAnswers
 from curator_service.privacy.prices import UNITS, exact
 from curator_service.releases.mechanisms import groups
@@ -39,6 +42,18 @@ class Cell:
     """Whether r follows from the records, by the paper's rule."""
     answers: GroupAnswers | None = None
     """What answers about groups, at this level."""
+    private: wire.Answers = wire.NONE
+    """The answers about records: exact ones in the baseline."""
+
+    @property
+    def answers_epsilon(self) -> str | None:
+        """Epsilon of an answer; None for exact ones."""
+        return None if isinstance(self.private, wire.NoAnswerNoise) else self.private.epsilon
+
+    @property
+    def answer_variance(self) -> float:
+        """The variance of the noise in an answer about a record."""
+        return 0.0 if (law := law_of(self.private)) is None else law.variance
 
     def on(self, rows: ScaledRows) -> Mechanism:
         """The mechanism for ``rows`` (n, d). Raises ReleaseImpossible where it cannot release them."""
@@ -55,9 +70,12 @@ class Cell:
 def cells_of(study: wire.StudyCreate, forecast: wire.ForecastCreate) -> list[Cell]:
     """Identity first, then each mechanism at each level, in the order of ``forecast`` and without duplicates.
 
+    Where ``forecast`` states levels of answers: the study's own release with exact answers, then with each of these.
     Depends on public values alone. Raises Invalid for a mechanism that does not fit this study.
     """
     cells = [Cell("identity", None, _mechanism(study, wire.IdentityRelease(mechanism="identity")))]
+    if forecast.answers is not None and not isinstance(study.release, wire.GroupsRelease):
+        return [*cells, *_of_answers(study, forecast.answers)]
     levels = {wire.amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
     if isinstance(study.release, wire.GroupsRelease):
         if forecast.mechanisms != ["auto"]:
@@ -69,6 +87,21 @@ def cells_of(study: wire.StudyCreate, forecast: wire.ForecastCreate) -> list[Cel
             if name != "identity":
                 cells.append(_cell(study, name, epsilon, index))
     return cells
+
+
+def _of_answers(study: wire.StudyCreate, epsilons: list[str]) -> Iterator[Cell]:
+    """The study's own release, with exact answers and with private ones at each level."""
+    release, mechanism = study.release, _mechanism(study, study.release)
+    name, epsilon = release.mechanism, getattr(release, "epsilon", None)
+    if not isinstance(release, wire.IdentityRelease):
+        yield Cell(name, epsilon, mechanism)
+    if epsilons and isinstance(study.answers, wire.NoAnswerNoise):
+        raise Invalid.at("answers", "the study's answers are exact: state a range of outcomes and an epsilon first")
+    for level in dict.fromkeys(epsilons):
+        private = study.answers.model_copy(update={"epsilon": level})
+        if faults := answers.faults(private):
+            raise Invalid.at("answers", str(faults[0]["message"]))
+        yield Cell(name, epsilon, mechanism, private=private)
 
 
 def whole(study: wire.StudyCreate) -> Decimal:
@@ -103,7 +136,8 @@ def _of_groups(study: wire.StudyCreate, epsilon: str) -> Cell:
 def _cell(study: wire.StudyCreate, name: str, epsilon: str, index: int) -> Cell:
     by_rule = name == "po_gp_ucb" and not isinstance(study.release, wire.PoGpUcbRelease)
     try:
-        return Cell(name, epsilon, _mechanism(study, _release(study, name, epsilon)), by_rule)
+        mechanism = _mechanism(study, _release(study, name, epsilon))
+        return Cell(name, epsilon, mechanism, by_rule, private=study.answers)
     except Invalid as error:
         why = error.errors[0]["message"] if error.errors else error
         raise Invalid.at(f"mechanisms.{index}", f"{name} cannot be tried for this study: {why}"[:300]) from None

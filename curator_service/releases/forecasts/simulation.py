@@ -2,9 +2,10 @@
 
 The model: f is drawn from GP(0, kernel) at the scaled rows X, for each of the forecast's kernels. y = f + Gaussian
 noise whose variance is the kernel's noise_variance (or the study's measurement.noise_variance, where the study declares
-a kernel and that is larger), plus the variance of the study's private answers, if it has them: their law and their clip
-are not modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it
-averages the kernel of f over the noise of Z where its law is known, and knows the variance of y.
+a kernel and that is larger), plus the variance of private answers at their level: their law and their clip are not
+modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it averages the
+kernel of f over the noise of Z where its law is known, knows the variance of y, and recommends the queried row of the
+largest posterior mean. Both baselines have exact answers.
 
 Candidates of a study of groups are their centres, and f at a centre stands for the mean over the group. Rows say how
 many records each group has. At each level these numbers have noise of the mechanism's law, and say what is a candidate.
@@ -27,7 +28,6 @@ from blindopt.gp.posterior import Posterior
 from blindopt.wire import ForecastCreate, ForecastPoint, GpUcb, LengthscaleRegret, NoiseLaw, StudyCreate
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import COUNT_MOVE
-from curator_service.privacy.measurement.privatize import passport_of
 from curator_service.privacy.noise import OnProgress
 from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of, kernels_of
 from curator_service.releases.mechanisms.groups import Groups
@@ -110,16 +110,18 @@ class _Simulation:
         for number in range(self._count):
             mechanism.draw(self._rows, z)
             for i, (world, (kernel, nugget)) in enumerate(zip(self._worlds, aware, strict=True)):
-                noise = np.sqrt(world.noise_variance) * self._noise[number]
+                variance = world.noise_variance + cell.answer_variance
+                noise = np.sqrt(variance) * self._noise[number]
                 ties = self._rng(_TIES, number)
                 f = self._f[i][number]
-                regrets[i, number] = gp_ucb_regret(z, f, noise, kernel, world.noise_variance, ties, nugget)
+                regrets[i, number] = gp_ucb_regret(z, f, noise, kernel, variance, ties, nugget)
                 on_progress((number + (i + 1) / len(self._worlds)) / self._count)
             pairs = draw_pairs(n, -(-PAIRS // self._count), self._rng(_PAIRS, number))
             errors.append(relative_errors(self._x, z, law, pairs))
         all_errors = np.concatenate(errors)
         error = float(np.median(all_errors)) if len(all_errors) else None
-        return self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, list(regrets))
+        point = self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, list(regrets))
+        return point.model_copy(update={"answers_epsilon": cell.answers_epsilon})
 
     def chance(self) -> ForecastPoint:
         """The baseline of a search that asks for random rows."""
@@ -205,9 +207,9 @@ class _GroupSimulation(_Simulation):
 
 
 def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:
-    """Variance of a simulated y around f, in squared units of y."""
+    """Variance of a simulated measurement around f, in squared units of y."""
     declared = study.measurement.noise_variance if study.kernel is not None else 0.0
-    return max(kernel.noise_variance, declared) + (passport_of(study).privacy.variance or 0.0)
+    return max(kernel.noise_variance, declared)
 
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -280,20 +282,21 @@ def gp_ucb_regret(
     rng: np.random.Generator,
     nugget: float = 0.0,
 ) -> float:
-    """Simple regret max f - max of f over queried rows, after one query for each number in ``noise`` (queries,).
+    """The gap max f - f of the recommended row, after one query for each number in ``noise`` (queries,).
 
     Simulates a modeler's gp_ucb on ``candidates`` (n, r) with its default settings, maximizing: it observes
     f + noise, models f by ``kernel`` and ``nugget`` on the candidates and ``noise_variance``, and may query a row
-    again. ``rng`` breaks ties, such as that of the first row, and nothing else. In units of f.
+    again. ``rng`` breaks ties, such as that of the first row, and nothing else. The modeler recommends the queried row
+    of the largest posterior mean. In units of f.
     """
-    n, best = len(f), -np.inf
+    n, rows = len(f), list[int]()
     posterior = Posterior(candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise))
     for step, error in enumerate(noise, start=1):
         row = posterior.argmax(UpperConfidenceBound(beta(n, step, DELTA_PRIME)), lambda: rng).row
-        best = max(best, f[row])
-        if step < len(noise):
-            posterior.observe(row, float(f[row] + error))
-    return float(f.max() - best)
+        rows.append(row)
+        posterior.observe(row, float(f[row] + error))
+    recommended = max(rows, key=posterior.mean.__getitem__)
+    return float(f.max() - f[recommended])
 
 
 def chance_regret(f: Vector, queries: int) -> float:

@@ -392,6 +392,12 @@ class ForecastCreate(Request):
         "sample_dataset_id; no record is read. records: the private records; choosing epsilon or another public input "
         "by that leaks what is not counted.",
     )
+    answers: list[Epsilon] | None = Field(
+        None,
+        max_length=20,
+        description="Values of epsilon of an answer to try, each with the study's own release, which is also tried "
+        "with exact answers. Null: the study's own answers.",
+    )
     rows_max: int = Field(
         1_000, ge=10, le=5_000, description="Rows to simulate on: a random subset of the records, or sample, if more."
     )
@@ -412,7 +418,7 @@ class LengthscaleRegret(Reply):
     """Simulated regret on functions of one length-scale."""
 
     lengthscale: float = Field(description="Length-scale of the drawn functions, in scaled units.")
-    regret: float = Field(description="Mean simple regret after the last query, in standard deviations of f.")
+    regret: float = Field(description="Mean gap of the recommended record, in standard deviations of f.")
     low: float = Field(description="Lower end of the mean's 95 % interval.")
     high: float = Field(description="Upper end of the mean's 95 % interval.")
     better_than_chance: bool | None = Field(
@@ -428,6 +434,9 @@ class ForecastPoint(Reply):
     epsilon: str | None = Field(
         description="epsilon of the release, for groups of a record in total; null for a baseline."
     )
+    answers_epsilon: str | None = Field(
+        None, description="epsilon of an answer; null: exact answers, as those of a baseline, and in earlier forecasts."
+    )
     noise_sd: float | None = Field(
         description="Standard deviation of the noise per coordinate of a candidate, in scaled units."
     )
@@ -437,7 +446,8 @@ class ForecastPoint(Reply):
         )
     )
     regret: float = Field(
-        description="Mean simple regret after the last query, at the middle length-scale, in standard deviations of f."
+        description="How far the recommended record ends short of the best, at the middle length-scale, in standard "
+        "deviations of f: a mean."
     )
     low: float = Field(description="Lower end of the mean's 95 % interval.")
     high: float = Field(description="Upper end of the mean's 95 % interval.")

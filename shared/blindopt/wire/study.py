@@ -319,6 +319,10 @@ class ReleaseAsked(Request):
         description="Must be true where the latest preview of this draft since the service was started found a high "
         "risk: 409 otherwise.",
     )
+    confirm_chance: bool = Field(
+        False,
+        description="Must be true for a draft with the caution answers_hide_search: 409 otherwise.",
+    )
 
 
 class StudyOwnerView(Reply):
@@ -490,6 +494,33 @@ class Rotation(Request):
     expires_in_days: int = Field(90, ge=1, le=3_660, description="Days until the new token expires.")
 
 
+class AnswersLevel(Reply):
+    """Answers at one epsilon."""
+
+    epsilon: str = Field(description="Epsilon of one answer.")
+    sent_as: str = Field(description="What an answer can be, in words.")
+    error: float = Field(description="Error of one answer (standard deviation), for the worst outcome, in its unit.")
+    worth: float | None = Field(description="How many exact answers all that the caps allow are worth; null: no cap.")
+
+
+class AnswersMeaning(Reply):
+    """What private answers mean, from public values alone."""
+
+    sentences: list[str] = Field(description="Belief, how an outcome is sent, answers needed, and what they carry.")
+    levels: list[AnswersLevel] = Field(description="The draft's own epsilon first, then a larger one.")
+
+
+class Tool(Reply):
+    """What to use for a draft, from public values alone. Advice: nothing is refused because of it."""
+
+    name: Literal["sort", "groups_at_once", "measure_all", "not_useful", "search"] = Field(
+        description="search, or what serves better."
+    )
+    why: str = Field(description="Why, in words.")
+    figures: dict[str, float] = Field({}, description="Numbers behind it, such as rho.")
+    hints: list[str] = Field([], description="What would make a search better, in words.")
+
+
 class StudyCheck(Reply):
     """What a draft would guarantee and cost, computed from public values alone, but for ``record_cautions``."""
 
@@ -534,6 +565,10 @@ class StudyCheck(Reply):
     )
     belief: str | None = Field(description="The same in words.")
     answers: str = Field(description="Answer mechanism that would run: never auto.")
+    answers_mean: AnswersMeaning | None = Field(
+        None, description="What private answers mean; null for exact answers and for groups."
+    )
+    tool: Tool | None = Field(None, description="What to use: a search, or something that serves better.")
     price: Price = Field(description="Its price, and how many answers the budget allows.")
     cautions: list[Caution] = Field(
         description="Choices that an expert would not make, from public values alone; a release accepts them."

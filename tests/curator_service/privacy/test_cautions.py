@@ -39,6 +39,9 @@ def answers(**changed):
     return CAREFUL["answers"].model_copy(update=changed)
 
 
+CHANCE = ("answers_hide_search", "answers.epsilon")  # 18 at epsilon 0.5 are worth less than 1 exact answer
+
+
 def test_a_careful_draft_has_none():
     assert cautions(study()) == []
 
@@ -52,9 +55,10 @@ def test_a_careful_draft_has_none():
         # auto takes planar Laplace for two features, which spends no delta
         ({"release": wire.AutoRelease(epsilon="1", delta=1e-5, sensitivity=0.5)}, 5_000, []),
         ({"budget": wire.Budget()}, 500, [("no_cap", "budget.epsilon_per_row")]),
-        ({"budget": wire.Budget(queries=100)}, 500, [("row_epsilon_large", "budget.epsilon_per_row")]),
-        ({"budget": wire.Budget(queries=18)}, 500, []),  # 1 + 18 * 0.5 = 10
-        ({"budget": wire.Budget(epsilon_total="10")}, 500, []),
+        ({"budget": wire.Budget(queries=100)}, 500, [CHANCE, ("row_epsilon_large", "budget.epsilon_per_row")]),
+        ({"budget": wire.Budget(queries=18)}, 500, [CHANCE]),  # 1 + 18 * 0.5 = 10
+        ({"budget": wire.Budget(epsilon_total="10")}, 500, [CHANCE]),
+        ({"budget": wire.Budget(queries=18, epsilon_per_row="2"), "answers": answers(epsilon="8")}, 500, []),
         ({"budget": wire.Budget(epsilon_per_row="11")}, 500, [("row_epsilon_large", "budget.epsilon_per_row")]),
         ({"answers": EXACT, "budget": wire.Budget(queries=5)}, 500, [("exact_answers", "answers.mechanism")]),
         (
@@ -88,9 +92,9 @@ def test_a_large_epsilon_is_one_above_10_of_a_release_or_of_answers():
     assert cautions(loud) == [("epsilon_large", "answers.epsilon"), of_caps]
 
 
-def messages(spec, n=500, noise=None):
+def messages(spec, n=500, rho=None):
     release, _ = concrete(spec)
-    of_draft = of_study(spec, release, price(spec, release), n=n, is_public=False, noise=noise)
+    of_draft = of_study(spec, release, price(spec, release), n=n, is_public=False, rho=rho)
     return {caution.code: caution.message for caution in of_draft}
 
 
@@ -109,8 +113,8 @@ def test_a_small_delta_is_one_below_the_mean_spacing_from_two_records_on():
 
 
 def test_noise_that_hides_the_search_is_among_the_cautions_of_a_draft():
-    assert messages(study(), noise=1.39) == {}
-    assert messages(study(), noise=1.4)["noise_hides_search"].startswith("Noise moves a record 1.4 times")
+    assert messages(study(), rho=0.1) == {}
+    assert "correlate by 0.09 with" in messages(study(), rho=0.09)["noise_hides_search"]
 
 
 def test_a_vendor_without_a_cap_learns_y_where_answers_add_up():

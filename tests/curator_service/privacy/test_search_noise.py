@@ -1,26 +1,23 @@
-"""What noise does to a search: the ratio by simulation, and the cautions at their thresholds."""
-
-from decimal import Decimal
+"""What noise does to a search: rho by simulation, the cautions at their thresholds, and which tool serves."""
 
 import numpy as np
 import pytest
 
 from blindopt import wire
 from blindopt.client.reports import Forecast
-from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy import search_noise
-from curator_service.privacy.search_noise import CHANCE, CHANCE_OF_RECORDS, CLEAR
+from curator_service.privacy import accounting, search_noise
+from curator_service.privacy.search_noise import CHANCE, CLEAR, rho
 from curator_service.releases.mechanisms.registry import choice_of
-from tests.builders import a_study
+from curator_service.releases.report import rho_of
+from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
 
 
 def study(features, **release):
     return a_study(wire.AutoRelease(**({"epsilon": "1"} | release)), features=features)
 
 
-def ratio_of(spec):
-    mechanism, d = choice_of(spec).mechanism, len(spec.features)
-    return search_noise.of_box(spec.features, mechanism.noise(d).sd, mechanism.columns(d))
+def rho_of_draft(spec):
+    return rho_of(spec, choice_of(spec).mechanism)
 
 
 BOX = [
@@ -29,115 +26,120 @@ BOX = [
 ]
 
 
-def test_the_ratio_is_that_of_drawn_noise_to_drawn_points():
-    """20,000 points in the box: their distances, and those of rows from their rows of Z, in scaled units."""
-    spec, rng = study(BOX), np.random.default_rng(3)
-    mechanism = choice_of(spec).mechanism
-    x = rng.uniform([0.0, -3.0], [20.0, 5.0], size=(20_000, 2))
-    rows, z = ScaledRows(x, [0, 1], BOX, np.arange(len(x))), np.empty((len(x), 2))
-    mechanism.draw(rows, z)
-    scaled = np.vstack([block for _, block in rows.blocks()])
-    moved = np.sqrt(((z - scaled) ** 2).sum(axis=1).mean())
-    apart = np.sqrt(((scaled[:10_000] - scaled[10_000:]) ** 2).sum(axis=1).mean())
-    assert ratio_of(spec) == pytest.approx(moved / apart, rel=0.04)
-    pairs = ((scaled[:200, None] - scaled[None, :200]) ** 2).sum(axis=2).mean()
-    small = ScaledRows(x[:200], [0, 1], BOX, np.arange(200))
-    assert small.rms_distance() == pytest.approx(np.sqrt(pairs), rel=1e-9)
+def drawn_rho(x, sd, rng, draws=40, functions=200):
+    """The correlation of predictions of drawn functions with their values, through Gaussian noise of closed form."""
+    apart = np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=2).mean())
+    square, d = (0.739 * apart) ** 2, x.shape[1]
+    wide, products = square + 2 * sd**2, []
+    for _ in range(draws):
+        records = x[rng.permutation(len(x))[:350]]
+        z = records + rng.normal(0, sd, records.shape)
+        exact = np.exp(-((records[:, None] - records[None]) ** 2).sum(axis=2) / (2 * square))
+        noisy = (square / wide) ** (d / 2) * np.exp(-((z[:, None] - z[None]) ** 2).sum(axis=2) / (2 * wide))
+        np.fill_diagonal(noisy, 1.0)
+        f = np.linalg.cholesky(exact + 1e-8 * np.eye(350)) @ rng.standard_normal((350, functions))
+        predicted = np.linalg.solve(noisy[:50, :50], noisy[:50, 50:]).T @ f[:50]
+        of_rows = [values - values.mean(axis=0) for values in (predicted, f[50:])]
+        moments = [(a * b).sum() for a, b in ((*of_rows,), (of_rows[0],) * 2, (of_rows[1],) * 2)]
+        products.append(moments[0] / np.sqrt(moments[1] * moments[2]))
+    return np.mean(products)
 
 
-def test_the_ratio_is_to_the_sides_of_the_box_in_scaled_units():
-    """Sides of 6 and 8 scaled units, a diagonal of 10; noise of 2 in each of three columns."""
-    box = [
-        wire.Feature(column="a", lower=5.0, upper=8.0, scale=0.5),
-        wire.Feature(column="b", lower=-1.0, upper=15.0, scale=2.0),
-    ]
-    assert search_noise.of_box(box, 2.0, 3) == pytest.approx(2 * 3**0.5 / (10 / 6**0.5), rel=1e-12)
+@pytest.mark.parametrize("sd", [0.3, 0.6, 2.0])
+def test_rho_is_the_correlation_of_what_a_search_predicts_with_the_outcomes(sd):
+    """40 draws of 200 functions; control: noise that is half as large predicts visibly better."""
+    x = np.random.default_rng(2).random((600, 3)) * [1.0, 2.0, 3.0]
+    value = rho(x, wire.NoiseLaw(family="gaussian", sd=sd), 3)
+    assert value == pytest.approx(drawn_rho(x, sd, np.random.default_rng(3)), abs=0.035)
+    assert rho(x, wire.NoiseLaw(family="gaussian", sd=sd / 2), 3) > value + 0.035
 
 
-def test_the_ratio_does_not_depend_on_the_unit():
+def test_rho_does_not_depend_on_the_unit():
     """What is hidden as one unit, or as a share of a scale, is the same promise and the same noise."""
     stated = [wire.Feature(column=c, lower=0.0, upper=10.0, hidden_change=2.0) for c in "ab"]
     scaled = [wire.Feature(column=c, lower=0.0, upper=10.0, scale=4.0) for c in "ab"]
     by_default = [wire.Feature(column=c, lower=0.0, upper=10.0) for c in "ab"]
-    ratios = [
-        ratio_of(study(stated)),
-        ratio_of(study(scaled, sensitivity=0.5)),
-        ratio_of(study(by_default, sensitivity=0.2)),
-    ]
-    assert ratios == pytest.approx([np.sqrt(6 * 3) / 5] * 3, rel=1e-9)
-    assert ratio_of(study(by_default)) == pytest.approx(np.sqrt(6 * 3), rel=1e-9)  # the default hides the whole range
+    values = [study(stated), study(scaled, sensitivity=0.5), study(by_default, sensitivity=0.2)]
+    assert [rho_of_draft(spec) for spec in values] == pytest.approx([rho_of_draft(values[0])] * 3, rel=1e-6)
+    assert rho_of_draft(study(by_default)) < CHANCE  # the default hides the whole range
     identity = study(stated).model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
-    assert ratio_of(identity) is None
+    assert rho_of_draft(identity) is None
     assert search_noise.in_words(None) is None
 
 
+def test_uniform_rows_say_nothing_of_many_features():
+    spec = a_study(wire.AutoRelease(epsilon="1", delta=1e-6), d=21)
+    assert rho_of_draft(spec) is None
+    assert rho_of_draft(a_study(wire.AutoRelease(epsilon="1"), d=20)) is not None
+
+
 def test_the_sentence_follows_the_thresholds():
-    says = {ratio: search_noise.in_words(ratio) for ratio in (CHANCE, CHANCE - 0.01, CLEAR + 0.01, CLEAR)}
-    assert says[CHANCE].startswith(
-        "Noise moves a record 1.4 times as far as two points of the declared box are apart: "
-    )
-    ends = ["no better than random records.", "a much worse search.", "a much worse search.", "tell records apart."]
-    assert all(text.endswith(end) for text, end in zip(says.values(), ends, strict=True))
+    said = [search_noise.in_words(value) for value in (CHANCE - 0.01, CHANCE, CLEAR, CLEAR + 0.01)]
+    ends = ["no better than random records.", *["look at the forecast."] * 2, "tell records apart."]
+    assert all(text.endswith(end) for text, end in zip(said, ends, strict=True))
 
 
 def test_noise_that_hides_the_search_is_a_caution_at_the_field_that_sets_it():
     for spec, field in ((study(BOX), "features.0.hidden_change"), (study([BOX[1]]), "release.sensitivity")):
-        (caution,) = search_noise.of_study(spec, CHANCE)
+        (caution,) = search_noise.of_study(spec, CHANCE - 0.01)
         assert (caution.code, caution.field) == ("noise_hides_search", field)
-        assert caution.message.startswith(search_noise.in_words(CHANCE))
-        assert search_noise.of_study(spec, CHANCE - 0.01) == search_noise.of_study(spec, None) == []
+        assert caution.message.startswith(search_noise.in_words(CHANCE - 0.01))
+        assert search_noise.of_study(spec, CHANCE) == search_noise.of_study(spec, None) == []
 
 
 def test_records_that_lie_closer_than_their_box_are_a_caution_for_the_owner():
-    spec = study([wire.Feature(column="a", lower=0.0, upper=6**0.5)])  # the diagonal is 1 unit, the distance 6^-1/2
-    apart = 1 / 6**0.5
-    near = CHANCE_OF_RECORDS / 1.0
-    assert search_noise.of_records(spec, 1.0, apart / (near * 0.99)) == []
-    (caution,) = search_noise.of_records(spec, 1.0, apart / (near * 1.01))
-    assert "of your records" in caution.message
+    spec, rng = study(BOX), np.random.default_rng(4)
+    law, spread = wire.NoiseLaw(family="planar_laplace", sd=1.0), rng.random((300, 2))
+    assert search_noise.of_records(spec, 0.5, 20 * spread, law, 2) == []
+    (caution,) = search_noise.of_records(spec, 0.5, 0.1 * spread, law, 2)
+    assert caution.message.startswith("Your records")
     assert "larger epsilon" in caution.message
-    assert len(search_noise.of_records(spec, 1.0, 0.0)) == 1
-    exactly = study([wire.Feature(column="a", lower=0.0, upper=6**0.5, scale=1.0)])  # the distance in the box is 1
-    assert len(search_noise.of_records(exactly, 1.1, 0.5)) == 1
-    assert search_noise.of_records(exactly, 1.1, 0.5 + 1e-9) == []
-    assert search_noise.of_records(spec, CHANCE, 0.0) == []  # the box shows it already
-    assert search_noise.of_records(spec, None, 0.0) == []
+    assert search_noise.of_records(spec, 0.05, 0.1 * spread, law, 2) == []  # the box shows it already
+    assert search_noise.of_records(spec, None, 0.1 * spread, wire.NoiseLaw(family="none"), 2) == []
+    (alike,) = search_noise.of_records(spec, 0.5, np.zeros((300, 2)), law, 2)
+    assert (alike.code, alike.field) == ("noise_hides_search", search_noise.field_of_delta(spec))
+    assert alike.message.startswith("All of your records are alike in these features")
 
 
-def test_records_that_are_all_alike_are_said_to_be_so():
-    """Found by hand: of a constant column the page said that noise moves a record inf times as far."""
-    spec = study(BOX)
-    (caution,) = search_noise.of_records(spec, 0.5, 0.0)
-    assert (caution.code, caution.field) == ("noise_hides_search", search_noise.field_of_delta(spec))
-    assert caution.message.startswith("All of your records are alike in these features")
+REST = {"noise_sd": None, "distance_error": None, "low": 0, "high": 1}
 
 
 def points_of(*levels):
-    """Points of a forecast: level, gap, and whether it beats chance; random records end 0.4 short."""
-    rest = {"runs_as": "auto", "noise_sd": None, "distance_error": None, "low": 0, "high": 1}
+    """Points of a forecast: epsilon of release and answers, gap, and whether it beats chance."""
     made = [
-        wire.ForecastPoint(mechanism="auto", epsilon=e, regret=r, better_than_chance=b, **rest) for e, r, b in levels
+        wire.ForecastPoint(
+            mechanism="auto",
+            runs_as="auto",
+            epsilon=release,
+            answers_epsilon=answers,
+            regret=gap,
+            better_than_chance=better,
+            by_lengthscale=[
+                wire.LengthscaleRegret(lengthscale=1.0, regret=gap, low=0, high=1, better_than_chance=better)
+            ],
+            **REST,
+        )
+        for release, answers, gap, better in levels
     ]
-    return [wire.ForecastPoint(mechanism="random_rows", epsilon=None, regret=0.4, **rest), *made]
+    return [
+        wire.ForecastPoint(mechanism="random_rows", runs_as="random_rows", epsilon=None, regret=0.4, **REST),
+        *made,
+    ]
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "levels"),
-    [
-        ("2", "0.3 at epsilon 2 (no)"),
-        ("1.5", "0.39 at epsilon 1 (no), 0.3 at epsilon 2 (no)"),
-        ("9", "less than 0.01 at epsilon 8 (yes)"),
-        ("0.1", "0.39 at epsilon 1 (no)"),
-        ("3", "0.3 at epsilon 2 (no), less than 0.01 at epsilon 8 (yes)"),
-    ],
-)
-def test_a_forecast_is_read_at_the_levels_beside_epsilon(epsilon, levels):
-    points = points_of(("1", 0.39, False), ("2", 0.3, False), ("8", 0.001, True))
-    said = search_noise.of_forecast(points, Decimal(epsilon))
-    levels = levels.replace("(", "(better than random records: ")
-    about = "Forecast of how many standard deviations a search ends short of the best record"
-    assert said == f"{about}: {levels}. Random records: 0.4."
-    assert search_noise.of_forecast([], Decimal(epsilon)) is None
+def test_a_forecast_is_read_at_the_drafts_own_release_and_answers():
+    points = points_of(("1", None, 0.3, True), ("1", "1", 0.39, False), ("2.0", "1", 0.2, True))
+    private = wire.AutoAnswers(epsilon="1.0", value_bound=1.0)
+    for epsilon, answers, gap in (("1", EXACT, 0.3), ("1", private, 0.39), ("2", private, 0.2)):
+        spec = study(BOX, epsilon=epsilon).model_copy(update={"answers": answers})
+        assert search_noise.own_point(points, spec).regret == gap
+        assert search_noise.of_forecast(points, spec).endswith(
+            f"short of the best: {gap} (better than random records: {'no' if gap == 0.39 else 'yes'}). "
+            "Random records: 0.4."
+        )
+    assert search_noise.of_forecast(points, study(BOX, epsilon="3")) is None
+    assert search_noise.of_forecast(points[1:], study(BOX)) is None
+    assert search_noise.in_words(0.7, study(BOX, epsilon="3"), points) == search_noise.in_words(0.7)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +167,9 @@ def test_rough_middle_and_smooth_stand_together(flags, word):
         point(mechanism="random_rows", epsilon=None, flags=(None,) * 3),
         point(mechanism="auto", epsilon="1", flags=flags, better_than_chance=flags[1]),
     ]
-    assert search_noise.of_forecast(points, Decimal(1)) == (
-        "Forecast of how many standard deviations a search ends short of the best record if outcomes are rough, "
-        f"middling and smooth: 0.5, 0.3 and 0.1 at epsilon 1 (better than random records: {word}). "
+    assert search_noise.of_forecast(points, study(BOX)) == (
+        "Forecast of how many standard deviations the recommended record ends short of the best if outcomes are "
+        f"rough, middling and smooth: 0.5, 0.3 and 0.1 (better than random records: {word}). "
         "Random records: 0.5, 0.3 and 0.1."
     )
     shown = Forecast.model_construct(points=points)._repr_html_()
@@ -176,18 +178,97 @@ def test_rough_middle_and_smooth_stand_together(flags, word):
     assert points[0].better is None
 
 
-def test_without_random_records_or_without_a_level_nothing_is_said_of_a_forecast():
-    points = points_of(("1", 0.01, True))
-    assert ": 0.01 at epsilon 1 (" in search_noise.of_forecast(points, Decimal(1))
-    assert search_noise.of_forecast(points[1:], Decimal(1)) is None
-    assert search_noise.of_forecast(points[:1], Decimal(1)) is None
+def by_people(answers=EXACT, queries=30, n=1000, release=None, **more):
+    caps = {} if queries is None else {"queries": queries}
+    return a_study(release or wire.AutoRelease(epsilon="2"), answers, features=BOX, measurement=BY_HAND, **caps, **more)
 
 
-def test_a_forecast_follows_the_sentence_of_a_draft_at_its_own_epsilon():
-    points, ratio = points_of(("1", 0.39, False), ("2", 0.3, False)), search_noise.in_words(0.7)
-    spec = study(BOX, epsilon="2")
-    said = search_noise.in_words(0.7, spec, points)
-    assert said == f"{ratio} {search_noise.of_forecast(points, Decimal(2))}"
-    assert ": 0.3 at epsilon 2 (" in said
-    identity = spec.model_copy(update={"release": wire.IdentityRelease(mechanism="identity")})
-    assert search_noise.in_words(0.7, spec) == search_noise.in_words(0.7, identity, points) == ratio
+@pytest.mark.parametrize(
+    ("epsilon", "queries", "hides"),
+    [("1", 30, True), ("1", 98, True), ("1", 99, False), ("4", 30, False), ("4", 9, True), ("1", None, False)],
+)
+def test_answers_that_are_worth_fewer_than_five_exact_ones_hide_the_search(epsilon, queries, hides):
+    """The default: one bit of size 2.164 B at epsilon 1, so N answers are worth N / 19.73; at 4, N / 1.966."""
+    spec = by_people(wire.AutoAnswers(epsilon=epsilon, value_bound=8.5), queries)
+    cautions = search_noise.of_answers(spec, accounting.price(spec), ())
+    assert [(c.code, c.level, c.fix.step) for c in cautions] == [("answers_hide_search", "high", "answers")] * hides
+
+
+def test_a_forecast_that_is_no_better_than_chance_hides_the_search_with_exact_answers_too():
+    spec = by_people()
+    chance, better = points_of(("2", None, 0.4, False)), points_of(("2", None, 0.1, True))
+    (caution,) = search_noise.of_answers(spec, accounting.price(spec), chance)
+    assert (caution.code, caution.field) == ("answers_hide_search", "budget.queries")
+    assert search_noise.of_answers(spec, accounting.price(spec), better) == []
+    assert search_noise.of_answers(spec, accounting.price(spec), ()) == []
+
+
+PRIVATE = wire.AutoAnswers(epsilon="4", value_bound=1.0)
+OF_COLUMN = {"measurement": COLUMN, "queries": 30}
+GROUPS = a_study(group_release(), wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0))
+WHOLE = wire.AutoRelease(epsilon="1", sensitivity=2**0.5)
+WIDE = [wire.Feature(column=c, lower=0.0, upper=1.0) for c in "ab"]
+SIX = [wire.Feature(column=f"x{i}", lower=0.0, upper=1.0, hidden_change=0.05) for i in range(6)]
+CASES = [
+    ("exact column", a_study(wire.AutoRelease(epsilon="2"), EXACT, features=BOX), "sort", "Sort the column"),
+    ("public", a_study(wire.IdentityRelease(mechanism="identity"), EXACT), "search", "no noise"),
+    ("private column", a_study(wire.AutoRelease(epsilon="2"), PRIVATE, features=BOX), "search", "you could also sort"),
+    ("grid", GROUPS, "groups_at_once", "as answers about two groups"),
+    (
+        "centres",
+        GROUPS.model_copy(
+            update={"release": group_release(cells=wire.PrivateCells(kind="private", number=9, epsilon="0.1"))}
+        ),
+        "groups_at_once",
+        "as answers about two groups",
+    ),
+    ("more queries than records", by_people(queries=60), "measure_all", "60 measurements"),
+    ("as many", by_people(queries=40), "measure_all", "40 records"),
+    ("whole ranges", a_study(wire.AutoRelease(epsilon="1"), features=WIDE, measurement=BY_HAND), "not_useful", "rand"),
+    ("whole records", a_study(WHOLE, features=WIDE, measurement=BY_HAND), "not_useful", "Theorem T"),
+    ("little rho", by_people(release=wire.AutoRelease(epsilon="0.12")), "search", "look at the forecast"),
+    ("embeddings", a_study(wire.AutoRelease(epsilon="1", delta=1e-6), d=64, measurement=BY_HAND), "search", "unknown"),
+    ("six features", a_study(wire.AutoRelease(epsilon="4"), features=SIX, measurement=BY_HAND), "search", "apart"),
+]
+
+
+@pytest.mark.parametrize(("spec", "name", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_the_tool_of_twelve_written_cases(spec, name, says):
+    n = 40 if spec.budget.queries else 1000
+    is_public = isinstance(spec.release, wire.IdentityRelease)
+    tool = search_noise.tool(spec, rho_of_draft(spec), (), n, is_public=is_public)
+    assert (tool.name, says in tool.why) == (name, True), tool
+    assert bool(tool.hints) == (name == "search" and len(spec.features) >= 4)
+
+
+def test_a_forecast_like_chance_makes_a_search_useless():
+    spec = by_people()
+    points = points_of(("2", None, 0.4, False))
+    assert search_noise.tool(spec, 0.5, points, 1000, is_public=False).name == "not_useful"
+    assert search_noise.tool(spec, 0.5, (), 1000, is_public=False).name == "search"
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.4, 0.68])
+def test_theorem_t_by_a_linear_program(epsilon):
+    """The best mechanism for n = 3 over all tables of {0, 1}: how often it names the single 1, on average."""
+    from itertools import product
+
+    from scipy.optimize import linprog
+
+    n = 3
+    tables = list(product((0, 1), repeat=n))
+    column = {(table, out): i for i, (table, out) in enumerate(product(tables, range(n)))}
+    objective = np.zeros(len(column))
+    for j in range(n):
+        objective[column[tuple(int(i == j) for i in range(n)), j]] = -1 / n
+    neighbours = [(a, b) for a in tables for b in tables if sum(x != y for x, y in zip(a, b, strict=True)) == 1]
+    private = np.zeros((len(neighbours) * n, len(column)))
+    for line, ((a, b), out) in enumerate(product(neighbours, range(n))):
+        private[line, column[a, out]], private[line, column[b, out]] = 1.0, -np.exp(epsilon)
+    total = np.array([[float(table == at) for at, _ in column] for table in tables])
+    best = -linprog(objective, private, np.zeros(len(private)), total, np.ones(len(tables))).fun
+    assert best == pytest.approx(np.exp(epsilon) / n, rel=1e-6)
+    assert best > 1 / n + 0.03  # the control: more than a guess
+    whole = a_study(wire.AutoRelease(epsilon=str(epsilon), sensitivity=2**0.5), features=WIDE, measurement=BY_HAND)
+    figures = search_noise.tool(whole, 0.01, (), n, is_public=False).figures
+    assert figures == {"probability": pytest.approx(best, rel=1e-6)}

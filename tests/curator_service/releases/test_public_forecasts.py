@@ -93,7 +93,6 @@ def test_one_is_made_for_every_epsilon_name_and_cap(made):
     for same in (
         {"name": "other"},
         {"release": wire.AutoRelease(epsilon="7.5")},
-        {"budget": wire.Budget(queries=3)},
         {"reply_after_ms": 50},
     ):
         forecasts.view(spec.model_copy(update=same))
@@ -103,6 +102,23 @@ def test_one_is_made_for_every_epsilon_name_and_cap(made):
     forecasts.view(hidden(spec, 0.5))
     _ended()
     assert len(Held.jobs) == 2  # the control: another Delta is another forecast
+
+
+def test_it_has_the_drafts_own_answers_and_as_many_queries_as_its_caps_allow(made):
+    """Of answers: the draft's own epsilon and two more, each with its own release; at most 100 queries."""
+    forecasts, spec, _ = made
+    private = spec.model_copy(update={"answers": wire.AutoAnswers(epsilon="2", value_bound=1.0)})
+    for budget in (wire.Budget(queries=45), wire.Budget(queries=450), wire.Budget(epsilon_total="20"), wire.Budget()):
+        forecasts.view(private.model_copy(update={"budget": budget}), of_answers=True)
+        _ended()
+    assert [job.forecast.queries for job in Held.jobs] == [45, 100, 9, public_forecasts.QUERIES]
+    assert {job.study.answers.epsilon for job in Held.jobs} == {"2"}
+    assert {tuple(sorted(job.forecast.answers)) for job in Held.jobs} == {("1", "2", "4")}
+    assert {job.study.release.epsilon for job in Held.jobs} == {spec.release.epsilon}
+    forecasts.view(spec, of_answers=True)
+    _ended()
+    assert Held.jobs[-1].forecast.answers == []  # exact ones: the release alone
+    assert forecasts.points(spec) == POINTS
 
 
 def test_the_job_has_no_dataset_and_no_record(made):
@@ -169,7 +185,7 @@ def test_check_reads_it_in_its_line_on_the_search(made, monkeypatch):
     assert curator.call("owner", "POST", "/v1/studies:forecast", json=body)["state"] == "running"
     _ended()
     said = curator.call("owner", "POST", "/v1/studies:check", json=body)["search"]
-    assert "short of the best record: 0.1 at epsilon 2 (better than random records: " in said
+    assert "short of the best: 0.1 (better than random records: " in said
 
 
 def test_of_an_archived_dataset_there_are_none_to_read(made):
