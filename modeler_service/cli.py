@@ -12,14 +12,13 @@ import typer
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json
-from blindopt.errors import LogBroken, StateConflict
+from blindopt.errors import Invalid, LogBroken, StateConflict
 from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
-from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import streams
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import Program, plain_errors, read_json
+from service_kit.cli.program import CHECK_FAILED, Program, plain_errors, read_json, status_of_code
 from service_kit.cli.remote import (
     AsJson,
     TokenFile,
@@ -31,14 +30,14 @@ from service_kit.cli.remote import (
     show,
     table,
 )
-from service_kit.context.context import ServiceContext
-from service_kit.context.log_summaries import Part
-from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from blindopt.client import Vendor
+    from service_kit.context.context import ServiceContext
+    from service_kit.context.log_summaries import Part
+    from service_kit.store.database import Connection
 
 
 def _build(settings: Settings) -> "FastAPI":
@@ -47,13 +46,21 @@ def _build(settings: Settings) -> "FastAPI":
     return build(settings)
 
 
-def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder: Path | None) -> Iterator[LogBroken]:
+def _open_context(settings: Settings) -> "ServiceContext":
+    from modeler_service.context import open_context
+
+    return open_context(settings)
+
+
+def _findings(
+    db: "Connection", records: Iterable[Json], part: "Part | None", folder: Path | None
+) -> Iterator[LogBroken]:
     from modeler_service.integrity import log_checks
 
     return log_checks.findings(db, records, part, folder)
 
 
-def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
+def _restored(db: "Connection", context: "ServiceContext", erased: Iterable[str]) -> None:
     from modeler_service.runs.witness import record_restore
 
     record_restore(db, context)
@@ -65,7 +72,7 @@ PROGRAM = Program(
     main_role="vendor",
     roles=("vendor", "viewer", "monitor", "link"),
     settings=Settings,
-    open_context=open_context,
+    open_context=_open_context,
     app=_build,
     findings=_findings,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
@@ -122,7 +129,7 @@ def start_run(
     if (best := ended.recommendation) is None:
         why = ended.problem.detail if ended.problem is not None else "there is no recommendation"
         typer.echo(f"error: the run has {ended.state}: {why}", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(1 if ended.problem is None else status_of_code(ended.problem.code))
     show(best, _in_words(best), as_json)
 
 
@@ -212,7 +219,7 @@ def replay(
         Path | None, typer.Option(help="The npy file of the candidates; default: that in DATA_DIR.")
     ] = None,
 ) -> None:
-    """Derive every choice of a run again; exit 1 and name the first that differs from its record.
+    """Derive every choice of a run again; exit 3 and name the first that differs from its record.
 
     It changes nothing and sends no request, and may run beside the service. With --export, --log and --candidates it
     needs no data of a service.
@@ -220,13 +227,12 @@ def replay(
     Example: blindopt-modeler replay run_0123456789abcdef
     """
     from blindopt.audit import reconciliation
-    from blindopt.errors import StateConflict
     from modeler_service.integrity import replay as replays
     from modeler_service.runs.candidates import path_of
 
     with plain_errors():
         if (export is None) != (log is None):
-            raise StateConflict("--export and --log belong together: the one is held against the other")
+            raise Invalid("--export and --log belong together: the one is held against the other")
         if export is not None and log is not None:
             record = replays.read_export(export)
             summary = replays.verified_summary(reconciliation.ExportFile(log), record, run)
@@ -242,7 +248,7 @@ def replay(
         difference = replays.replay(record, summary, matrix)
     if difference is not None:
         typer.echo(f"{run}: {difference}")
-        raise typer.Exit(1)
+        raise typer.Exit(CHECK_FAILED)
     answered = sum(trial.y is not None for trial in record.trials)
     typer.echo(
         f"{run}: {len(record.trials)} choices derived again, each as it is recorded; "

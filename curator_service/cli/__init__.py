@@ -14,11 +14,10 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from blindopt.formats.text_files import read_text_file
 from curator_service.cli import daily, links
-from curator_service.cli.program import PROGRAM, as_owner
-from curator_service.context import open_context
+from curator_service.cli.program import PROGRAM, as_owner, open_context
 from service_kit.cli import streams
 from service_kit.cli.main import build, finish
-from service_kit.cli.program import plain_errors, read_json
+from service_kit.cli.program import CHECK_FAILED, plain_errors, read_json
 from service_kit.cli.remote import TokenFile, Url
 
 app = build(PROGRAM)
@@ -88,11 +87,7 @@ def audit_privacy(
     transcript = signed["transcript"]
     typer.echo(json.dumps(signed, indent=2) if as_json else "\n".join(map(_audit_in_words, transcript["parts"])))
     if transcript["contradicts"]:
-        raise typer.Exit(_FALSE_LAW)
-
-
-_FALSE_LAW = 3
-"""The exit status of an audit that contradicts a law; 1 and 2 are those of errors."""
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _audit_in_words(part: Json) -> str:
@@ -178,7 +173,7 @@ def verify_report(
         str | None, typer.Option(help="The curator's verifier key, from somewhere else than the file (GET /v1/meta).")
     ] = None,
 ) -> None:
-    """Check the signature of a privacy report: offline, anywhere. Ends with 1 if it is not valid.
+    """Check the signature of a privacy report: offline, anywhere. Exits with 3 if it is not valid.
 
     Example: blindopt-curator report verify report.json
     """

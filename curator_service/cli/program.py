@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import ExtraMissing, LogBroken
-from curator_service import store
-from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli.program import Program
 from service_kit.cli.remote import connected
-from service_kit.context.context import ServiceContext
-from service_kit.context.log_summaries import Part
-from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from blindopt.client import Measurer, Owner
+    from service_kit.context.context import ServiceContext
+    from service_kit.context.log_summaries import Part
+    from service_kit.store.database import Connection
 
 _TIMEOUT_SECONDS = 120.0
 
@@ -35,7 +33,19 @@ def _build(settings: Settings) -> "FastAPI":
     return build(settings)
 
 
-def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) -> None:
+def open_context(settings: Settings) -> "ServiceContext":
+    from curator_service.context import open_context
+
+    return open_context(settings)
+
+
+def _files(db: "Connection") -> list[str]:
+    from curator_service import store
+
+    return [f"files/{name}" for name in store.file_names(db)]
+
+
+def _restored(db: "Connection", context: "ServiceContext", erased: Iterable[str]) -> None:
     from curator_service.erasure.erasure import erase_again
     from curator_service.integrity.restore import close_after_restore
 
@@ -43,13 +53,15 @@ def _restored(db: Connection, context: ServiceContext, erased: Iterable[str]) ->
     erase_again(db, context, erased)
 
 
-def _findings(db: Connection, records: Iterable[Json], part: Part | None, folder: Path | None) -> Iterator[LogBroken]:
+def _findings(
+    db: "Connection", records: Iterable[Json], part: "Part | None", folder: Path | None
+) -> Iterator[LogBroken]:
     from curator_service.integrity import log_checks
 
     return log_checks.findings(db, records, part, folder)
 
 
-def _erased(db: Connection) -> str:
+def _erased(db: "Connection") -> str:
     from curator_service.integrity.log_checks import erased_in_words
 
     return erased_in_words(db)
@@ -72,7 +84,7 @@ PROGRAM = Program(
     app=_build,
     findings=_findings,
     erased=_erased,
-    files=lambda db: [f"files/{name}" for name in store.file_names(db)],
+    files=_files,
     restored=_restored,
     after_restore=_FORGOTTEN,
 )

@@ -17,7 +17,7 @@ from blindopt.audit.verification import Records, Verification
 from blindopt.client import query_body
 from blindopt.client.downloads import pieces_of
 from blindopt.client.study_client import query_of
-from blindopt.errors import BlindoptError, LogBroken, NotFound, StateConflict
+from blindopt.errors import BlindoptError, Invalid, LogBroken, NotFound, StateConflict
 from blindopt.formats import release_files
 from blindopt.formats.text_files import read_text_file
 from blindopt.optimizer.chooser import EndReason, Proposal, RowChooser
@@ -86,7 +86,7 @@ def read_stored(db: Connection, run_id: str) -> Recorded:
 
 
 def read_export(path: Path) -> Recorded:
-    """Read the record of a run from its export in JSON. Raises StateConflict for any other file."""
+    """Read the record of a run from its export in JSON. Raises Invalid for any other file."""
     try:
         export = wire.RunExport.model_validate_json(read_text_file(path))
         run = export.run
@@ -94,7 +94,7 @@ def read_export(path: Path) -> Recorded:
         trials = [_row_of(run.id, trial) for trial in export.trials]
         versions = every_version(_exported_versions(export, trials), trials, has_replies=False)
     except ValueError:
-        raise StateConflict(f"{path} is no export of a run in JSON") from None
+        raise Invalid(f"{path} is no export of a run in JSON") from None
     if run.study is None or not trials:
         raise StateConflict(f"{run.id} has chosen nothing")
     return Recorded(run.id, spec, run.study, export.observations, trials, versions, run.ended_because, run.plan)

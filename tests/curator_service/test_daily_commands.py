@@ -46,7 +46,7 @@ def test_a_draft_that_is_refused_is_said_where_it_is_wrong(curator, draft, tmp_p
     wrong = draft.features[0].model_copy(update={"column": "nowhere"})
     body.write_text(draft.model_copy(update={"features": [wrong]}).model_dump_json())
     done = curator.run_in_process("study", "create", str(body))
-    assert done.returncode == 1
+    assert done.returncode == 4
     first, *others = done.stderr.splitlines()
     assert first.startswith("error: invalid (422): features.0.column names no column of the dataset")
     assert others == []
@@ -70,7 +70,7 @@ def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
     assert access.token not in said
     assert access.curator_url == curator.url
     again = curator.run_in_process("grant", "create", made, "--name", "Acme", "--save", str(grant))
-    assert (again.returncode, len(json.loads(command("grant", "list", made, "--json")))) == (1, 1)
+    assert (again.returncode, len(json.loads(command("grant", "list", made, "--json")))) == (2, 1)
 
     with StudyClient(access.curator_url, access.token, made) as client:
         client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3), wire.RowPlays(row=4)]), key=new_key())
@@ -90,7 +90,7 @@ def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
 def test_a_dataset_is_erased_by_commands_and_by_the_library(curator, command):
     with bo.Owner(curator.url, curator.token) as owner:
         first, second = (owner.upload(b"a,y\n1,2\n3,4\n", name=name) for name in ("first", "second"))
-        assert curator.run_in_process("dataset", "erase", first.id, "--yes").returncode == 1  # it is not archived
+        assert curator.run_in_process("dataset", "erase", first.id, "--yes").returncode == 4  # it is not archived
         assert "archived" in command("dataset", "archive", first.id)
         assert curator.run_in_process("dataset", "erase", first.id).returncode == 1  # nobody confirmed
         assert "is erased: 0 studies" in command("dataset", "erase", first.id, "--yes")
@@ -113,21 +113,21 @@ def test_the_token_of_a_command_ends_with_it_and_a_file_or_the_environment_names
         assert command("study", "list").startswith("STUDY")
         del curator.settings["TOKEN_FILE"]
         without = curator.run_in_process("study", "list")
-        assert (without.returncode, without.stderr.startswith("error: no token: name a file")) == (1, True)
+        assert (without.returncode, without.stderr.startswith("error: no token: name a file")) == (4, True)
     finally:
         curator.settings.clear()
 
 
 def test_a_refusal_is_an_error_in_words_and_a_wrong_reason_names_the_right_ones(curator, tmp_path):
     unknown = curator.run_in_process("study", "show", "std_0000000000000000")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 5
     assert unknown.stderr.startswith("error: ")
     half = curator.run_in_process("grant", "create", "std_0000000000000000", "--name", "\udcff")
     assert half.stderr.startswith("error: --name must be text in UTF-8")
     token = tmp_path / "token"
     token.write_text("blindopt_x")
     away = curator.run_in_process("study", "list", "--token-file", str(token), "--url", "http://curator.invalid")
-    assert away.returncode == 1
+    assert away.returncode == 6
     assert away.stderr.splitlines()[0].startswith("warning: the token goes to http://curator.invalid over plain http")
     wrong = curator.run_in_process("inbox", "decline", "msr_0000000000000000", "--reason", "because")
     assert wrong.returncode == 2

@@ -113,10 +113,10 @@ def test_what_is_proposed_is_printed_edited_and_read(curator, clinic, tmp_path):
 
 def test_options_answer_where_nobody_can_be_asked(curator, clinic):
     refused = curator.run_in_process("dataset", "upload", str(clinic))
-    assert (refused.returncode, waiting(curator)) == (1, [])
+    assert (refused.returncode, waiting(curator)) == (2, [])
     assert "edit what --propose prints" in refused.stderr
     words = curator.run_in_process("dataset", "upload", str(clinic), "--yes")
-    assert (words.returncode, "--encoding windows-1252 if these words are right" in words.stderr) == (1, True)
+    assert (words.returncode, "--encoding windows-1252 if these words are right" in words.stderr) == (2, True)
     taken = curator.run_in_process(
         *("dataset", "upload", str(clinic), "--yes", "--encoding", "windows-1252", "--name", "n", "--missing", "Ulm")
     )
@@ -137,7 +137,7 @@ def test_the_decimal_sign_is_asked_for_where_no_cell_shows_it(curator, tmp_path)
     path = tmp_path / "bills.csv"
     path.write_text("a;b\n1;1.034\n2;2.500\n", encoding="utf-8")
     refused = curator.run_in_process("dataset", "upload", str(path), "--yes")
-    assert (refused.returncode, "--decimal comma if 1.034 is 1034, 2.500 is 2500;" in refused.stderr) == (1, True)
+    assert (refused.returncode, "--decimal comma if 1.034 is 1034, 2.500 is 2500;" in refused.stderr) == (2, True)
     option = curator.run_in_process("dataset", "upload", str(path), "--decimal", ".", "--json")
     assert wire.DatasetView.model_validate_json(option.stdout).columns[1].maximum == 2.5
     word = curator.run_in_process("dataset", "upload", str(path), "--decimal", "comma", "--json")
@@ -177,7 +177,7 @@ def visits(tmp_path):
 def test_persons_whose_ids_are_numbers_are_named_by_options(curator, visits):
     command = ("dataset", "upload", str(visits), "--yes", "--json", "--person", "p", "--records-per-person", "2")
     refused = curator.run_in_process(*command)
-    assert (refused.returncode, "6117 and 6117.0" in refused.stderr, waiting(curator)) == (1, True, [])
+    assert (refused.returncode, "6117 and 6117.0" in refused.stderr, waiting(curator)) == (4, True, [])
     for ids, persons in (("folded_1", 2), ("as_written", 3)):
         visits.write_text(visits.read_text(encoding="utf-8") + f"{persons},4\n", encoding="utf-8")
         stored = curator.run_in_process(*command, "--person-ids", ids)

@@ -34,6 +34,6 @@ def test_a_measurer_over_plain_http_on_another_machine_is_refused_at_the_start(k
     for name, value in variables.items():
         monkeypatch.setenv(f"BLINDOPT_CURATOR_{name}", value)
     refused = CliRunner().invoke(cli.app, ["token", "create", "--name", "x"])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "plain http" in refused.output
     assert not (tmp_path / "curator.sqlite").exists()

@@ -53,7 +53,7 @@ def test_a_file_that_is_no_grant_is_refused_in_words(grant, modeler, tmp_path):
     later = json.dumps(json.loads(grant) | {"format": "blindopt-grant-2"})
     for text in ("", secret, later, grant.replace("std_", "st_"), grant.replace("}", ', "more": 1}')):
         done = run(modeler, tmp_path, text)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "is not a grant file" in done.stderr
         assert secret not in done.stderr
     missing = modeler.run_in_process("run", "--grant", str(tmp_path / "none.json"))
@@ -63,7 +63,7 @@ def test_a_file_that_is_no_grant_is_refused_in_words(grant, modeler, tmp_path):
 def test_a_key_that_is_not_the_curators_is_not_trusted(grant, modeler, tmp_path):
     other = json.dumps(json.loads(grant) | {"log_key": "curator+00000000+AQ=="})
     done = run(modeler, tmp_path, other)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "error: the run has failed: " in done.stderr
 
 
@@ -71,7 +71,7 @@ def test_a_token_is_not_sent_over_plain_http_to_another_machine(grant, modeler, 
     token = tmp_path / "token"
     token.write_text("blindopt_x")
     done = run(modeler, tmp_path, grant, "--token-file", str(token), "--url", "http://modeler.example:8420")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "plain http" in done.stderr
 
 

@@ -181,7 +181,7 @@ def test_a_log_that_does_not_verify_sends_a_notice_when_it_is_found(parties, unt
     _, modeler = parties
     with _listening(modeler) as listener:
         _break_the_log(modeler)
-        assert modeler.run("audit", "verify").returncode == 1
+        assert modeler.run("audit", "verify").returncode == 3
         until(lambda: "log_failed" in listener.events)
         before = len(listener.got)
         with modeler.http("") as http:

@@ -15,7 +15,7 @@ def test_a_service_makes_itself_no_home_in_the_folder_of_another(make_service, t
     moved = replace(guest, folder=host.folder)
     for command in (("serve",), create, ("token", "list")):
         refused = moved.run(*command)
-        assert refused.returncode == 1
+        assert refused.returncode == 4
         assert f"{host.data}" in refused.stderr
     assert f"holds the data of blindopt-{first}: set BLINDOPT_{second.upper()}_DATA_DIR" in moved.run("serve").stderr
     assert sorted(path.name for path in host.data.iterdir()) == before

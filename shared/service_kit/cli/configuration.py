@@ -4,6 +4,7 @@ import json
 import os
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit, urlunsplit
@@ -14,10 +15,9 @@ from pydantic import SecretStr
 from blindopt.certificates import file_problem
 from blindopt.errors import StateConflict
 from service_kit.certificates import Certificates
-from service_kit.cli.program import Program, S, plain_errors
+from service_kit.cli.program import WRONG, Program, S, plain_errors
 from service_kit.context.keys import webhook_key
 from service_kit.settings import ServiceSettings
-from service_kit.store.base import utc_now
 
 MASK = "***"
 
@@ -31,7 +31,7 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def show(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-        """Print every setting and where it comes from, with secrets masked; exit 1 if `serve` would not start.
+        """Print every setting and where it comes from, with secrets masked; exit 2 if `serve` would not start.
 
         Example: BLINDOPT_CURATOR_PORT=8410 blindopt-curator config show
         """
@@ -52,7 +52,7 @@ def build(program: Program[S]) -> typer.Typer:
             for fault in faults:
                 typer.echo(f"error: {fault}", err=True)
         if faults:
-            raise typer.Exit(1)
+            raise typer.Exit(WRONG)
 
     return cli
 
@@ -86,7 +86,7 @@ def obstacles(settings: ServiceSettings) -> Iterator[str]:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         yield f"{settings.variable('data_dir')}: {nearest} is no folder that this user can write to"
     try:
-        Certificates(settings, utc_now)
+        Certificates(settings, lambda: datetime.now(UTC))
     except StateConflict as error:
         yield str(error)
     for name in _AUTHORITIES:

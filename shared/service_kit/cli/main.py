@@ -19,26 +19,24 @@ from collections import deque
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
 
 from blindopt.audit import reconciliation
 from blindopt.audit.verification import Verification
-from blindopt.errors import LogBroken, StateConflict
+from blindopt.errors import LogBroken, StateConflict, Unreachable
 from blindopt.formats.text_files import read_text_file
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
-from service_kit.cli import configuration, database, findings, keys, log_format, streams, tls, users
-from service_kit.cli.findings import verified
-from service_kit.cli.program import Program, S, one_thread_for_products, plain_errors, private_file
-from service_kit.context.context import ServiceContext
+from service_kit.cli import configuration, database, keys, log_format, streams, tls, users
+from service_kit.cli.program import CHECK_FAILED, Program, S, one_thread_for_products, plain_errors, private_file
 from service_kit.identity.tokens import Role
-from service_kit.store import users as stored_users
-from service_kit.store.base import utc_now
 from service_kit.store.folder_lock import only_process
-from service_kit.store.tokens import is_live
+
+if TYPE_CHECKING:
+    from service_kit.context.context import ServiceContext
 
 _PR_SET_DUMPABLE = 4
 
@@ -127,6 +125,7 @@ def build(program: Program[S]) -> typer.Typer:
         _dump_no_core()
         gc.disable()  # what is imported and built now stays, too
         from service_kit.listener.server import server
+        from service_kit.store import users
 
         with plain_errors():
             settings = program.checked_settings(host=host, port=port, data_dir=data_dir)
@@ -149,7 +148,7 @@ def build(program: Program[S]) -> typer.Typer:
                 has_users = True  # where it may be a standby
                 if settings.database_address is None:
                     with application.state.context.database.read() as db:
-                        has_users = bool(stored_users.list_all(db))
+                        has_users = bool(users.list_all(db))
                 streams.say(_banner(program, settings, has_users=has_users, moved=data_dir is not None))
             if open_browser:  # in a thread: a browser of the terminal would hold the service up
                 threading.Thread(target=webbrowser.open, args=[settings.console_url], daemon=True).start()
@@ -159,7 +158,7 @@ def build(program: Program[S]) -> typer.Typer:
 
     @cli.command()
     def healthy() -> None:
-        """Ask the service of these settings on this machine whether it is ready; status 1 if it is not.
+        """Ask the service of these settings on this machine whether it is ready; exit 6 if it is not.
 
         No proxy is asked, whatever the environment says.
 
@@ -170,7 +169,7 @@ def build(program: Program[S]) -> typer.Typer:
         with plain_errors():
             settings = program.checked_settings()
             if not is_ready(settings.console_url, verify=False):  # this machine, and nothing is sent
-                raise StateConflict(f"{settings.console_url} is not ready")
+                raise Unreachable(f"{settings.console_url} is not ready")
 
     finish(cli, program.service)
     return cli
@@ -218,6 +217,7 @@ def _application(program: Program[S], settings: S) -> Any:
     if url is None:
         return build()
     from service_kit.listener.standby import StandbyApp
+    from service_kit.store.base import utc_now
     from service_kit.store.database import lead
 
     certificates = Certificates(settings, utc_now)
@@ -247,7 +247,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise StateConflict(f"cannot listen on {host} port {port}: {why}{other}") from None
 
 
-def first_token(context: ServiceContext, role: Role, path: Path) -> None:
+def first_token(context: "ServiceContext", role: Role, path: Path) -> None:
     """Write a token for the first start to a file that only this user can read, unless the role has a token already.
 
     So a person who deletes the file does not get another token.
@@ -310,6 +310,8 @@ def _tokens(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator token list
         """
+        from service_kit.store.tokens import is_live
+
         with program.opened() as opened:
             for row in opened.authentication.tokens():
                 state = "revoked" if row.revoked_at else "live" if is_live(row, datetime.now(UTC)) else "expired"
@@ -331,7 +333,7 @@ def _audit(program: Program[S]) -> typer.Typer:
             Path | None, typer.Option(help="A signed checkpoint in a file: verify the log's records after it alone.")
         ] = None,
     ) -> None:
-        """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong.
+        """Verify every log, signature and ledger line; exit 3 and name the first thing that is wrong.
 
         Example: blindopt-curator audit verify
         """
@@ -339,17 +341,23 @@ def _audit(program: Program[S]) -> typer.Typer:
         with plain_errors():
             note = None if since is None else read_text_file(since)
             if export is not None:
-                verification = Verification(reconciliation.ExportFile(export), key=key, since=note)
+                file = reconciliation.ExportFile(export)
+                verification, vkey = Verification(file, key=key, since=note), file.key
                 deque(verification.records(), maxlen=0)
             else:
+                from service_kit.cli.findings import verified
+
                 with program.opened() as opened:
+                    vkey = opened.signer.verifier.vkey
                     try:
                         verification, words = verified(program, opened, key, note)
                     except LogBroken as error:
                         opened.audit_trail.notify_broken(str(error))
                         raise
         head, before = verification.head, verification.since
-        typer.echo(f"{head.size} records, root {head.root}")
+        typer.echo(f"valid: {head.size} records, root {head.root}, signed by {vkey}")
+        if export is not None and key is None:
+            typer.echo("the key is the one in the file: compare it with the party's (--key, `audit key`)", err=True)
         if pending := verification.pending:
             typer.echo(f"{pending} exchange{'s are' * (pending > 1) or ' is'} not in the copy of a shared log yet")
         if before:
@@ -372,7 +380,7 @@ def _audit(program: Program[S]) -> typer.Typer:
         curator: Annotated[Path, typer.Argument(help="The curator's export.")],
         modeler: Annotated[Path, typer.Argument(help="The modeler's export.")],
     ) -> None:
-        """Verify two exports and compare their exchanges of a study; exit 1 on any difference.
+        """Verify two exports and compare their exchanges of a study; exit 3 on any difference.
 
         Example: blindopt-curator audit reconcile std_0123456789abcdef curator.jsonl modeler.jsonl
         """
@@ -391,11 +399,13 @@ def _audit(program: Program[S]) -> typer.Typer:
             typer.echo(f"{difference.where}: {difference.what}")
         typer.echo(f"{compared} exchanges compared, {len(differences)} differences")
         if differences:
-            raise typer.Exit(1)
+            raise typer.Exit(CHECK_FAILED)
 
     @cli.command("findings", hidden=True)
     def print_findings(folder: Path, parts: str = typer.Argument("both")) -> None:
         """Verify the data in a folder for its running service."""
+        from service_kit.cli import findings
+
         kind = program.service.removeprefix("blindopt-")
         url = sys.stdin.read() or None
         if not (only_first := parts == "first"):  # for which requests wait

@@ -12,17 +12,30 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from blindopt import faults
-from blindopt.errors import BlindoptError, Invalid, Remote, StateConflict, sentence
+from blindopt.errors import (
+    BY_CODE,
+    BlindoptError,
+    Invalid,
+    LogBroken,
+    ProtocolViolated,
+    RecordChanged,
+    Remote,
+    StateConflict,
+    Unreachable,
+    sentence,
+)
 from blindopt.formats.text_files import read_text_file
-from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
-from service_kit.store.database import Connection, StoreFault, lead
+from service_kit.store import StoreFault
 from service_kit.store.folder_lock import only_process
-from service_kit.verification import Findings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from service_kit.context.context import ServiceContext
+    from service_kit.store.database import Connection
+    from service_kit.verification import Findings
 
 S = TypeVar("S", bound=ServiceSettings)
 M = TypeVar("M", bound=BaseModel)
@@ -48,15 +61,49 @@ def one_thread_for_products() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+CHECK_FAILED = 3
+"""The exit status of a command that found something changed, or a promise that does not hold."""
+WRONG = 2
+"""The exit status for a command line, a setting, or a file of one's own that cannot be right."""
+_OTHER, _REFUSED, _NOT_FOUND, _UNREACHABLE = 1, 4, 5, 6
+_FOUND_CHANGED = {kind.code for kind in (LogBroken, ProtocolViolated, RecordChanged)}
+
+
+def exit_status(error: Exception) -> int:
+    """The exit status of every command that ends with an error: 1 for one that has no other."""
+    if isinstance(error, Remote):
+        return _status_of(error.remote_code, error.remote_status)
+    if isinstance(error, Invalid):
+        return WRONG
+    if isinstance(error, BlindoptError):
+        return status_of_code(error.code)
+    return _NOT_FOUND if isinstance(error, FileNotFoundError) else _OTHER
+
+
+def status_of_code(code: str) -> int:
+    """The exit status for an error with this code that happened here, or in a run."""
+    return _status_of(code, min(BY_CODE.get(code, BlindoptError).status, 500))
+
+
+def _status_of(code: str, status: int) -> int:
+    if code in _FOUND_CHANGED:
+        return CHECK_FAILED
+    if code == Unreachable.code or 502 <= status <= 504:
+        return _UNREACHABLE
+    if status in (404, 410):
+        return _NOT_FOUND
+    return _REFUSED if 400 <= status < 500 else _OTHER
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Report errors in words on standard error, and exit with status 1."""
+    """Report errors in words on standard error, and exit with their status."""
     try:
         yield
     except OSError as error:
         has_file = error.filename is not None and error.strerror is not None
         typer.echo(f"error: {f'{error.filename}: {str(error.strerror).lower()}' if has_file else error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(exit_status(error)) from None
     except StoreFault as error:
         typer.echo(f"error: the database is damaged, or refused a statement ({error}): keep its files", err=True)
         raise typer.Exit(1) from None
@@ -68,7 +115,7 @@ def plain_errors() -> Iterator[None]:
         others = error.other_faults if isinstance(error, Remote) else map(sentence, getattr(error, "errors", [])[1:])
         for line in others:
             typer.echo(f"  {line}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(exit_status(error)) from None
 
 
 def read_json(path: Path, model: type[M], description: str) -> M:
@@ -94,16 +141,16 @@ class Program(Generic[S]):
     main_role: Role
     roles: tuple[Role, ...]
     settings: Callable[..., S]
-    open_context: Callable[[S], ServiceContext]
+    open_context: Callable[[S], "ServiceContext"]
     app: Callable[[S], "FastAPI"]
-    findings: Findings
-    files: Callable[[Connection], Iterable[str]]
-    restored: Callable[[Connection, ServiceContext, Iterable[str]], None]
-    erased: Callable[[Connection], str] = lambda db: ""
+    findings: "Findings"
+    files: "Callable[[Connection], Iterable[str]]"
+    restored: "Callable[[Connection, ServiceContext, Iterable[str]], None]"
+    erased: "Callable[[Connection], str]" = lambda db: ""
     after_restore: str = ""
 
     def checked_settings(self, **overrides: object) -> S:
-        """The settings; ``overrides`` override the environment. Raises StateConflict for a variable that is none."""
+        """The settings; ``overrides`` override the environment. Raises Invalid for a variable that is none."""
         options = {name: value for name, value in overrides.items() if value is not None}
 
         def name_of(setting: str) -> str:
@@ -119,7 +166,7 @@ class Program(Generic[S]):
             ) from None
         for name in settings.unknown(os.environ):
             near = faults.nearest(name, map(settings.variable, type(settings).model_fields))
-            raise StateConflict(f"there is no setting {name}{near or f': `{self.service} config show` lists all'}")
+            raise Invalid(f"there is no setting {name}{near or f': `{self.service} config show` lists all'}")
         return settings
 
     def client_variable(self, name: str) -> str:
@@ -155,13 +202,15 @@ class Program(Generic[S]):
     def alone(self, settings: S) -> Iterator[None]:
         """No process serves these data, and none begins to. Raises StateConflict where one does, or a standby leads."""
         with only_process(settings.data_dir):
+            from service_kit.store.database import lead
+
             url = settings.database_address
             if url is not None and not lead(self.database_file(settings), url):
                 raise StateConflict("another process serves this database: stop each process of the service first")
             yield
 
     @contextmanager
-    def opened(self, *, new: bool = False) -> Iterator[ServiceContext]:
+    def opened(self, *, new: bool = False) -> "Iterator[ServiceContext]":
         """Open the data of the service, with ``plain_errors``; with ``new``, also where there is none yet."""
         with plain_errors():
             settings = self.checked_settings() if new else self.existing()

@@ -4,20 +4,20 @@ import secrets
 import warnings
 from getpass import GetPassWarning
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from blindopt.errors import Invalid, NotFound, StateConflict
 from blindopt.formats.text_files import read_text_file
 from service_kit.cli.program import Program, S, plain_errors, private_file
-from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role, new_id
 from service_kit.settings import PasswordCost, ServiceSettings
-from service_kit.store import audit_log, sessions, users
-from service_kit.store.base import stamp
-from service_kit.store.database import Connection
-from service_kit.store.users import User
+
+if TYPE_CHECKING:
+    from service_kit.context.context import ServiceContext
+    from service_kit.store.database import Connection
+    from service_kit.store.users import User
 
 NAME_MAX = 100
 PasswordFile = Annotated[
@@ -75,6 +75,8 @@ def build(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator user list
         """
+        from service_kit.store import users
+
         with program.opened() as context, context.database.read() as db:
             for user in users.list_all(db):
                 state = f"disabled {user.disabled_at[:10]}" if user.disabled_at else "live"
@@ -109,8 +111,12 @@ def check_name(name: str) -> None:
         raise Invalid(f"a name has 1 to {NAME_MAX} printable characters, without spaces at its ends")
 
 
-def add_user(db: Connection, context: ServiceContext, name: str, role: Role, password_hash: str) -> User:
+def add_user(db: "Connection", context: "ServiceContext", name: str, role: Role, password_hash: str) -> "User":
     """Add a user who may log in, and record it in the log, inside the caller's transaction."""
+    from service_kit.store import audit_log, users
+    from service_kit.store.base import stamp
+    from service_kit.store.users import User
+
     check_name(name)
     now = context.clock()
     user = User(new_id("usr"), name, role, password_hash, stamp(now), None)
@@ -119,12 +125,13 @@ def add_user(db: Connection, context: ServiceContext, name: str, role: Role, pas
     return user
 
 
-def first_user(context: ServiceContext, role: Role, settings: ServiceSettings) -> None:
+def first_user(context: "ServiceContext", role: Role, settings: ServiceSettings) -> None:
     """Add a user named after the role, with a random password in FIRST_PASSWORD_FILE, unless there is any user.
 
     Disabled users count, so no later start makes another one. Change the password with `user password`.
     """
     from service_kit.identity import passwords
+    from service_kit.store import users
 
     with context.database.read() as db:
         if settings.first_password_file is None or users.list_all(db):
@@ -136,13 +143,17 @@ def first_user(context: ServiceContext, role: Role, settings: ServiceSettings) -
         context.database.write(lambda db: add_user(db, context, role, role, password_hash))
 
 
-def _by_name(db: Connection, name: str) -> User:
+def _by_name(db: "Connection", name: str) -> "User":
+    from service_kit.store import users
+
     if (user := users.by_name(db, name)) is None:
         raise NotFound("there is no user of this name: `user list` shows them")
     return user
 
 
-def _set_password(db: Connection, context: ServiceContext, name: str, password_hash: str) -> None:
+def _set_password(db: "Connection", context: "ServiceContext", name: str, password_hash: str) -> None:
+    from service_kit.store import audit_log, sessions, users
+
     user, now = _by_name(db, name), context.clock()
     if user.disabled_at is not None:
         raise StateConflict("the user is disabled: add one of another name")
@@ -151,7 +162,9 @@ def _set_password(db: Connection, context: ServiceContext, name: str, password_h
     audit_log.append(db, "user.password_set", actor="cli", now=now, details={"user": user.id})
 
 
-def _disable(db: Connection, context: ServiceContext, name: str) -> None:
+def _disable(db: "Connection", context: "ServiceContext", name: str) -> None:
+    from service_kit.store import audit_log, sessions, users
+
     user, now = _by_name(db, name), context.clock()
     users.disable(db, user.id, now, context.seal.mac)
     sessions.end_of_user(db, user.id, now)

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, Union, cast
 from sqlalchemy import Connection, Engine, MetaData, select
 
 from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable, Verifying
-from service_kit.store import schema
-from service_kit.store.driver_errors import Damaged, StoreFault, converted, is_open, reading, savepoint
+from service_kit.store import StoreFault, schema
+from service_kit.store.driver_errors import Damaged, converted, is_open, reading, savepoint
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
 from service_kit.store.sqlite import Sqlite, reader_of
 

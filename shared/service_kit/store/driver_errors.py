@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from blindopt.errors import AuditUnavailable, StorageUnavailable
+from service_kit.store import StoreFault
 from service_kit.store.prepared_statement import forget_rows, raw
 
 _ANY: tuple[type[Exception], ...] = (sqlite3.Error,)
@@ -44,10 +45,6 @@ class Damaged(StorageUnavailable):
         if code & 0xFF in _DAMAGED or code in _DAMAGED_READS or state.startswith("XX"):
             return cls(f"a part of the database on its disk is damaged ({kind_of(error)}): keep its files")
         return None
-
-
-class StoreFault(Exception):
-    """The database refused a statement, which is an error of the program. Its text is the kind, never a value."""
 
 
 def converted(error: Exception) -> Exception:

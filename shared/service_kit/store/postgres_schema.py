@@ -8,9 +8,8 @@ from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
 from blindopt.errors import AuditUnavailable, StateConflict
-from service_kit.store import postgres_dialect, schema
+from service_kit.store import StoreFault, postgres_dialect, schema
 from service_kit.store.base import ERASABLE
-from service_kit.store.driver_errors import StoreFault
 from service_kit.store.postgres_session import Session
 from service_kit.store.prepared_statement import raw
 

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
-from service_kit.store.driver_errors import StoreFault
+from service_kit.store import StoreFault
 
 VERSION = 17
 Migrations = Mapping[int, Sequence[str]]

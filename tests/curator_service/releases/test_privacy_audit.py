@@ -94,5 +94,5 @@ def test_a_number_out_of_range_is_refused(folder):
 
 def test_a_study_that_does_not_exist_is_an_error(folder):
     done = run(folder, "std_0000000000000000")
-    assert done.exit_code == 1
+    assert done.exit_code == 5
     assert "there is no such study" in done.output

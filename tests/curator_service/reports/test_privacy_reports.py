@@ -109,13 +109,13 @@ def test_whatever_is_changed_is_seen(change, signed, curator, tmp_path):
         case "checkpoint":
             report["checkpoint"] = report["checkpoint"].replace("curator", "other", 1)
     result = verified(changed, tmp_path, "--key", key)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "valid: report" not in result.output
 
 
 def test_a_file_that_is_no_report_is_refused_in_words(tmp_path):
     result = verified({"report": 1}, tmp_path)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "Traceback" not in result.output
 
 

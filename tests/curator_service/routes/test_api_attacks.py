@@ -121,9 +121,9 @@ def test_a_service_takes_away_what_a_crash_left_when_it_starts(make_service, tmp
 
 def test_the_command_says_in_words_what_is_wrong(curator, make_service, tmp_path):
     done = curator.run("attack", "std_0000000000000000")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: there is no such study\n")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", "error: there is no such study\n")
     nowhere = make_service("curator", tmp_path).run("attack", "std_0000000000000000")
-    assert nowhere.returncode == 1
+    assert nowhere.returncode == 4
     assert "run where you ran serve" in nowhere.stderr
 
 
@@ -134,7 +134,7 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
     release = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=2, acknowledge_refuted=True)
     spec = a_study(release, dataset_id=still.id, columns="ab", upper=5.0)
     done = curator.run("attack", owner.create_study(spec).id)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: the features are linearly dependent after centring")
 
 

@@ -149,7 +149,7 @@ def _reconcile(study_id, *exports):
 
 def test_a_study_that_no_log_knows_is_no_agreement(exports):
     done = _reconcile("std_0000000000000000", *exports)
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert "std_0000000000000000" in done.output
 
 

@@ -235,7 +235,7 @@ def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, run
     row = _row(copy, run, at)
     change(copy, "trials", run, f"number = {at}", row=399 - row)
     code, output = replayed(copy, run)
-    assert (code, output) == (1, changed_row(run, at, 399 - row, row))
+    assert (code, output) == (3, changed_row(run, at, 399 - row, row))
     assert copy.command("replay", runs["igp_ucb"])[0] == 0  # another run is as it was
 
 
@@ -263,7 +263,7 @@ def test_any_other_change_of_a_trial_is_named(column, change_of, says, copy, run
     change(copy, "trials", run, f"number = {at}", **{column: value})
     code, output = replayed(copy, run)
     expected = f"{run}: trial {at}: " + says.format(row=_row(copy, run, at), value=value)
-    assert (code, output[: len(expected)]) == (1, expected)
+    assert (code, output[: len(expected)]) == (3, expected)
 
 
 @pytest.mark.parametrize("plan", [None, {"reasons": ["because"]}, {"initial_rows": 3}])
@@ -272,7 +272,7 @@ def test_a_plan_that_was_changed_or_is_missing_is_named(plan, copy, runs):
     (stored,) = copy.rows("SELECT plan FROM runs WHERE id = ?", run)[0]
     change(copy, "runs", run, plan=None if plan is None else json.dumps(json.loads(stored) | plan))
     code, output = replayed(copy, run)
-    assert (code, "plan is not the one that the log records" in output) == (1, True)
+    assert (code, "plan is not the one that the log records" in output) == (3, True)
 
 
 def test_settings_that_were_changed_are_named(copy, runs):
@@ -280,7 +280,7 @@ def test_settings_that_were_changed_are_named(copy, runs):
     (spec,) = copy.rows("SELECT spec FROM runs WHERE id = ?", run)[0]
     change(copy, "runs", run, spec=json.dumps(json.loads(spec) | {"seed": 10}))
     code, output = replayed(copy, run)
-    assert (code, "settings are not those that the log records" in output) == (1, True)
+    assert (code, "settings are not those that the log records" in output) == (3, True)
 
 
 def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs):
@@ -295,7 +295,7 @@ def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs
         # What the log records is taken for true: this test is about the choices alone.
         patch.setattr("modeler_service.integrity.replay._against_log", lambda *_: None)
         code, output = replayed(copy, run)
-    assert (code, f"{run}: trial {at + 1}: recorded" in output) == (1, True), output
+    assert (code, f"{run}: trial {at + 1}: recorded" in output) == (3, True), output
 
 
 @pytest.mark.parametrize("how", ["missing", "half", "unanswered", "last", "ended"])
@@ -320,14 +320,14 @@ def test_a_record_with_holes_is_named(how, copy, runs):
         "ended": "recorded that the run ended by exhausted, derived by budget",
     }[how]
     code, output = replayed(copy, run)
-    assert (code, output[: len(f"{run}: {says}")]) == (1, f"{run}: {says}")
+    assert (code, output[: len(f"{run}: {says}")]) == (3, f"{run}: {says}")
 
 
 def test_a_log_that_does_not_verify_is_no_ground_for_a_replay(copy, runs):
     with copy.open() as db:
         db.execute("UPDATE log SET body = x'7b7d' WHERE seq = 9")
     code, output = replayed(copy, runs["random"])
-    assert (code, output.startswith("error: record 9")) == (1, True), output
+    assert (code, output.startswith("error: record 9")) == (3, True), output
 
 
 def test_candidates_that_are_missing_or_changed_are_reported_with_what_to_do(copy, runs):
@@ -337,17 +337,17 @@ def test_candidates_that_are_missing_or_changed_are_reported_with_what_to_do(cop
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     code, said = replayed(copy, run)
-    assert (code, "its SHA-256 is another" in said) == (1, True)
+    assert (code, "its SHA-256 is another" in said) == (4, True)
     file.unlink()
     code, said = replayed(copy, run)
-    assert (code, f"{file.name} is missing. Have them fetched again" in said) == (1, True)
+    assert (code, f"{file.name} is missing. Have them fetched again" in said) == (4, True)
     elsewhere = file.parent.parent / "elsewhere.npy"
     elsewhere.write_bytes(whole)
     assert replayed(copy, run, "--candidates", str(elsewhere))[0] == 0
 
 
 def test_a_run_that_does_not_exist_is_reported_as_such(copy):
-    assert replayed(copy, "run_0000000000000000") == (1, "error: there is no such run")
+    assert replayed(copy, "run_0000000000000000") == (5, "error: there is no such run")
 
 
 # --- without the service's folder -----------------------------------------------------------------
@@ -385,16 +385,16 @@ def test_an_export_is_derived_again_without_the_service(taken_home, tmp_path):
     body["trials"][8]["row"] = 399 - row
     (folder / "other.json").write_text(json.dumps(body))
     code, said = _at_home(folder, run, tmp_path, "other.json")
-    assert (code, said) == (1, changed_row(run, 9, 399 - row, row))
+    assert (code, said) == (3, changed_row(run, 9, 399 - row, row))
 
 
 def test_an_export_without_its_log_or_of_another_run_is_refused(taken_home, tmp_path):
     run, folder = taken_home
     nowhere = Party("modeler", tmp_path / "nothing")
     code, output = replayed(nowhere, run, "--export", str(folder / "run.json"))
-    assert (code, "--export and --log belong together" in output) == (1, True)
+    assert (code, "--export and --log belong together" in output) == (2, True)
     code, output = _at_home(folder, "run_0000000000000000", tmp_path)
-    assert (code, f"the export is of {run}, not of run_0000000000000000" in output) == (1, True)
+    assert (code, f"the export is of {run}, not of run_0000000000000000" in output) == (4, True)
     (folder / "broken.json").write_text("{}")
     code, output = _at_home(folder, run, tmp_path, "broken.json")
-    assert (code, "is no export of a run in JSON" in output) == (1, True)
+    assert (code, "is no export of a run in JSON" in output) == (2, True)

@@ -94,7 +94,7 @@ def pair(finished, tmp_path):
 def check_found(party: Party, *expected: str) -> None:
     """`audit verify` fails and says all of ``told``, in one line without a traceback."""
     code, text = party.command("audit", "verify")
-    assert (code, text.count("\n")) == (1, 1), text
+    assert (code, text.count("\n")) == (3, 1), text
     assert text.startswith("error: ")
     for pattern in expected:
         assert re.search(pattern, text), text
@@ -104,7 +104,7 @@ def test_what_nobody_touched_passes(pair, finished, tmp_path):
     for party in (pair.curator, pair.modeler):
         size = party.rows("SELECT count(*) FROM log")[0][0]
         code, output = party.command("audit", "verify")
-        assert (code, output.startswith(f"{size} records, root ")) == (0, True), output
+        assert (code, output.startswith(f"valid: {size} records, root ")) == (0, True), output
     assert pair.reconcile(tmp_path) == (0, "14 exchanges compared, 0 differences\n")
     assert pair.curator.rows("SELECT size FROM countersignatures") == [(7,), (12,), (14,)]
 
@@ -286,7 +286,7 @@ def test_since_a_checkpoint_finds_what_changed_after_it_and_looks_at_nothing_bef
     check_found(party, "record 2 was changed")
     flip(rows[-2][0])
     code, output = party.command("audit", "verify", "--since", str(note))
-    assert (code, f"record {rows[-2][0]} was changed" in output) == (1, True), output
+    assert (code, f"record {rows[-2][0]} was changed" in output) == (3, True), output
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
@@ -304,7 +304,7 @@ def test_since_takes_a_checkpoint_of_this_history_and_key_alone(name, pair, tmp_
     for text in notes.values():
         note.write_text(text)
         code, output = party.command("audit", "verify", "--since", str(note))
-        assert (code, output.count("\n")) == (1, 1), output
+        assert (code, output.count("\n")) == (3, 1), output
 
 
 # --- what stands beside the logs ----------------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_a_curator_that_tells_another_answer_is_convicted_by_the_receipts_it_gav
     code, output = curator.command("audit", "verify")
     assert code == 0, output  # nothing that it holds itself shows it
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant} place {position}: differs in reply_sha256" in output
     forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it exported", output)
     assert [int(size) for size in forks] == list(range(position + 1, 15))
@@ -465,7 +465,7 @@ def test_a_modeler_that_tells_another_answer_is_convicted_by_its_countersignatur
     code, output = modeler.command("audit", "verify")
     assert code == 0, output
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant} place {position}: differs in reply_sha256" in output
     assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in output
     forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it exported", output)
@@ -493,7 +493,7 @@ def test_a_curator_that_cut_both_its_logs_is_convicted(pair, tmp_path):
     code, output = curator.command("audit", "verify")
     assert code == 0, output
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant} place 12: only the modeler has it: the curator's tail is missing" in output
     assert f"{pair.grant} size 13: the curator signed it and no longer has it: its tail was cut" in output
     assert f"{pair.grant} size 14: the curator signed it and no longer has it: its tail was cut" in output
@@ -521,7 +521,7 @@ def test_a_modeler_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
     with pair.modeler.open() as db:
         db.execute("DELETE FROM trials")
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant} place 0: only the curator has it: the modeler's tail is missing" in output
     assert f"{pair.grant} size 7: the modeler signed it and no longer has it: its tail was cut" in output
 
@@ -537,7 +537,7 @@ def test_a_curator_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
     code, output = curator.command("audit", "verify")
     assert code == 0, output
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant} place 0: only the modeler has it: the curator's tail is missing" in output
     assert f"{pair.grant} size 1: the curator signed it and no longer has it: its tail was cut" in output
 
@@ -551,7 +551,7 @@ def test_a_curator_with_a_new_key_is_convicted(pair, tmp_path):
     code, output = pair.curator.command("audit", "verify")
     assert code == 0, output
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in output
 
 
@@ -562,7 +562,7 @@ def test_a_modeler_with_a_new_key_is_convicted(pair, tmp_path):
     pair.modeler.rewrite(without_countersignatures)
     pair.modeler.keep_checkpoint()
     code, output = pair.reconcile(tmp_path)
-    assert code == 1
+    assert code == 3
     assert f"{pair.grant}: the key that the curator holds countersignatures of is not the modeler's" in output
 
 
@@ -574,7 +574,7 @@ def test_a_key_that_was_learnt_another_way_shows_a_history_signed_anew(name, pai
     (party.data / "secrets" / "log.key").write_text(SEED.hex())
     (party.data / "checkpoint").unlink()
     code, output = party.command("audit", "verify", "--key", key)
-    assert code == 1
+    assert code == 3
     assert "not with the key that was given" in output
 
 
@@ -606,7 +606,7 @@ def test_no_line_of_an_export_can_be_left_out_changed_or_repeated(name, finished
 def verdict(party: Party, path: Path) -> str | None:
     """What `audit verify` finds in an export, or None."""
     code, output = party.command("audit", "verify", str(path))
-    assert code in (0, 1)
+    assert code in (0, 3)
     assert code == 0 or output.startswith("error: "), output
     return output if code else None
 
@@ -664,7 +664,7 @@ def test_the_two_sides_of_a_comparison_cannot_be_mixed_up(finished, tmp_path):
     curator, modeler = (p.export(tmp_path / f"{p.name}.jsonl") for p in (finished.curator, finished.modeler))
     for first, second in ((modeler, curator), (curator, curator), (modeler, modeler)):
         code, output = finished.curator.command("audit", "reconcile", finished.study, str(first), str(second))
-        assert (code, "is an export of" in output) == (1, True)
+        assert (code, "is an export of" in output) == (3, True)
 
 
 # --- at the start ---------------------------------------------------------------------------------------------

@@ -161,8 +161,8 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
             assert "31415" in printed.err
             assert ("31415" in printed.out) is whole
     request.write_text("{}")
-    assert service.run("tune", *where).returncode == 1
+    assert service.run("tune", *where).returncode == 2
     token.write_text("blindopt_0000000000000000.nonsense")
     request.write_text(case.spec().model_dump_json())
     refused = service.run("tune", *where)
-    assert (refused.returncode, "unauthenticated" in refused.stderr) == (1, True)
+    assert (refused.returncode, "unauthenticated" in refused.stderr) == (4, True)

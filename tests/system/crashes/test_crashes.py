@@ -175,4 +175,4 @@ def test_the_logs_of_both_verify_after_all_of_this(parties, own):
         done = service.run_in_process("audit", "verify")
         assert (done.returncode, done.stderr) == (0, "")
         size = len(service.records())
-        assert done.stdout.startswith(f"{size} records, root ")
+        assert done.stdout.startswith(f"valid: {size} records, root ")

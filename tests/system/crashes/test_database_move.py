@@ -23,7 +23,7 @@ def test_data_move_to_postgresql_and_back_by_a_backup_with_the_same_export_byte_
     assert not curator.database.exists()
     assert curator.run_in_process("audit", "export").stdout == first
     assert curator.run_in_process("audit", "verify").returncode == 0
-    assert curator.run_in_process("database", "move").returncode == 1
+    assert curator.run_in_process("database", "move").returncode == 4
     curator.start()
     with StudyClient(curator.url, study.token, study.id) as client:
         assert client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=7)]), key=key)[0] == answer

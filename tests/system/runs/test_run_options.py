@@ -229,7 +229,7 @@ def test_the_recommendation_is_the_best_mean_of_the_dense_posterior(run, vendor,
     assert (over_all.row, over_all.over) == (int(mean.argmax()), "all")
     printed = modeler.run_in_process("recommendation", done.id, "--json")
     assert wire.Recommendation.model_validate_json(printed.stdout) == recommended
-    assert modeler.run_in_process("recommendation", "run_0").returncode == 1
+    assert modeler.run_in_process("recommendation", "run_0").returncode == 5
 
 
 def test_the_posterior_by_page_and_the_best_rows_are_those_of_the_dense_one(run, vendor, z, small):

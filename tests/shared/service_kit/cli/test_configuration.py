@@ -1,4 +1,4 @@
-"""`config show`: the settings as they are, without a secret, and status 1 for what would not start."""
+"""`config show`: the settings as they are, without a secret, and status 2 for what would not start."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_json_has_the_same(show, notified):
     assert SECRET not in done.output
 
 
-def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified):
+def test_what_would_not_start_is_named_and_ends_with_2(show, tmp_path, notified):
     (tmp_path / "short").write_text("short")
     (tmp_path / "file").write_text("no folder, and no certificate")
     faults = {
@@ -68,7 +68,7 @@ def test_what_would_not_start_is_named_and_ends_with_1(show, tmp_path, notified)
     }
     for words, settings in faults.items():
         done = show(**settings)
-        assert (done.exit_code, words in done.stderr) == (1, True), (words, done.output)
+        assert (done.exit_code, words in done.stderr) == (2, True), (words, done.output)
         assert SECRET not in done.output
 
 
@@ -80,5 +80,5 @@ def test_an_address_that_leads_nowhere_is_named(tmp_path, monkeypatch, name, url
     done = CliRunner().invoke(
         curator_cli.app, ("config", "show"), env={f"BLINDOPT_CURATOR_{key}": str(value) for key, value in given.items()}
     )
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 2, done.output
     assert f"{name}_URL must begin with http:// or https://, and a host" in done.stderr

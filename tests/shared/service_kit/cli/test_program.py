@@ -66,7 +66,7 @@ def test_a_lost_key_of_data_that_were_used_is_named_and_not_replaced(run, tmp_pa
     key.unlink()
     for command in (["token", "list"], ["audit", "verify"], ["serve", "--port", "0"], ["key", "rotate", which]):
         done = run(*command)
-        assert done.exit_code == 1, done.output
+        assert done.exit_code == 4, done.output
         assert f"{key} is missing, and the log has records: put back the key that was there" in done.stderr
         assert not key.exists()
     key.write_bytes(kept)
@@ -92,7 +92,7 @@ def test_a_seal_key_that_opens_nothing_is_found_at_the_start(
     serve = [] if postgres.ON else [["serve", "--port", "0"]]  # with PostgreSQL it waits as a standby, and logs why
     for command in (["token", "list"], ["audit", "verify"], *serve):
         done = service.run(*command)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1), done.stderr
         assert (
             "seal.key does not open what is sealed here: put back the key that belongs to this database" in done.stderr
         )
@@ -118,7 +118,7 @@ def test_a_damaged_database_is_reported_in_a_line(run, tmp_path, content):
 @pytest.mark.parametrize("name", ["", " ann", "ann\nbob", "x" * 101, "\udcff"])
 def test_a_token_has_a_name_of_one_line_as_a_user_has(run, name):
     done = run("token", "create", "--name", name)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert done.stderr == "error: a name has 1 to 100 printable characters, without spaces at its ends\n"
 
 
@@ -126,4 +126,4 @@ def test_a_password_that_is_no_text_is_an_error_in_a_line(run, tmp_path):
     (tmp_path / "password").write_bytes(b"\xff" * 20)
     done = run("user", "add", "ann", "--password-file", tmp_path / "password")
     what = "is not text in UTF-8: save it in that encoding"
-    assert (done.exit_code, done.stderr) == (1, f"error: {tmp_path / 'password'} {what}\n")
+    assert (done.exit_code, done.stderr) == (2, f"error: {tmp_path / 'password'} {what}\n")

@@ -60,7 +60,7 @@ def test_a_health_check_asks_the_own_service_and_no_proxy(name, request, monkeyp
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     port = f"BLINDOPT_{name.upper()}_PORT"
     done = processes.run(f"{name}_service", "healthy", env=service.environment | {port: "9"})
-    assert (done.returncode, done.stderr) == (1, "error: http://127.0.0.1:9/ is not ready\n")
+    assert (done.returncode, done.stderr) == (6, "error: http://127.0.0.1:9/ is not ready\n")
 
 
 @pytest.mark.parametrize(

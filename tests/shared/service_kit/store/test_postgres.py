@@ -497,7 +497,7 @@ def test_the_password_is_masked_wherever_settings_are_shown(tmp_path, monkeypatc
     assert json.loads(shown.stdout)["BLINDOPT_CURATOR_DATABASE_URL"] == "postgresql://***@db.example/x?***"
     monkeypatch.setenv("BLINDOPT_CURATOR_DATABASE_URL", "mysql://ann:zq-secret@h/x")
     refused = CliRunner().invoke(cli.app, ["config", "show"])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "postgresql://" in refused.output
     assert "zq-secret" not in refused.output
 
