@@ -113,6 +113,7 @@ class Curator:
     def gauges(self) -> Figures:
         """Its figures. How long commits take is left out while an open study hides how long its answers take."""
         yield from self.budget_shares.gauges()
+        yield from self.grants.gauges()
         yield lambda: None if self._hides_times() else of_commits(self.context)
 
     def _hides_times(self) -> bool:

@@ -39,6 +39,13 @@ class Settings(ServiceSettings):
     query_plays_max: int = Field(
         100, ge=1, le=PLAYS_MAX, description="Most measurements of one candidate in one query."
     )
+    log_bytes_per_grant_day: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        lt=2**53,
+        description="Most bytes that a grant without a quota of its own may add to the logs, with stored replies, in a "
+        "day (UTC).",
+    )
     tunings_waiting_max: int = Field(8, ge=0, description="Most tunings that wait while one runs.")
     tuning_seconds_max: int = Field(86_400, ge=1, le=1_000_000, description="A tuning that runs longer fails.")
     tuning_plan_seconds_max: int = Field(
@@ -80,6 +87,10 @@ class Settings(ServiceSettings):
     )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
+
+    @property
+    def bytes_per_grant_day(self) -> int:
+        return self.log_bytes_per_grant_day
 
     @property
     def links_path(self) -> Path:

@@ -49,6 +49,7 @@ MIGRATIONS: Migrations = {
     15: [],
     16: [],
     17: [],
+    18: ["ALTER TABLE runs ADD COLUMN stored_bytes INTEGER DEFAULT 0 NOT NULL"],
 }
 APPEND_ONLY = ("versions",)
 
@@ -83,6 +84,7 @@ runs = Table(
     Column("archived_at", Text),
     Column("note", Text),
     Column("tags", Text),  # a JSON list; null: none
+    Column("stored_bytes", Integer, nullable=False, server_default="0"),  # of what its curator sent
 )
 trials = Table(
     "trials",
@@ -188,6 +190,7 @@ class RunRow:
     archived_at: str | None
     note: str | None
     tags: str | None
+    stored_bytes: int
 
     @property
     def settings(self) -> wire.RunSpec:

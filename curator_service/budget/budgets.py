@@ -325,10 +325,13 @@ class Budgets:
             if charges:
                 file.check_answers(study_id, spec, released.id, charges, 1)
         except BudgetExhausted as refusal:
-            self.refuse(db, grant.actor, study_id, spec, refusal, rows)
+            refused = self.refuse(db, grant.actor, study_id, spec, refusal, rows)
+            self._context.audit_trail.quotas.add(db, grant.id, refused.size)
             return refusal_for_grant(db, study_id, grant.id, spec, rows)
         details = {"query_id": query_id, "rows": [list(row) for row in rows]}
-        return self._add(db, grant.actor, study_id, spec, "answers", charges, details).at
+        charged = self._add(db, grant.actor, study_id, spec, "answers", charges, details)
+        self._context.audit_trail.quotas.add(db, grant.id, charged.size)
+        return charged.at
 
     def charge_correction(
         self,
@@ -361,7 +364,7 @@ class Budgets:
         spec: wire.StudyCreate,
         refusal: BudgetExhausted,
         rows: Sequence[tuple[int, int]] | None = None,
-    ) -> None:
+    ) -> audit_log.Appended:
         """Record the refusal of a query of ``rows`` (row, plays), or of the release (None): it costs nothing."""
         prices, row = Prices.of(spec), refusal.row
         requested = [] if rows is None else [plays for other, plays in rows if row in (None, other)]
@@ -372,8 +375,9 @@ class Budgets:
         line = Charge(row, sum(requested), cost, ledger_lines.balance(db, study_id), row_balance)
         shown = "all" if rows is None else [list(row) for row in rows]
         details = {"study_id": study_id, **refusal.budget, "rows": shown}
-        at = audit_log.append(db, "charge.refused", actor=actor, now=self._context.clock(), details=details).at
-        table.add(db, study_id, "refused", [line], at=at, cap=str(refusal.budget["cap"]))
+        refused = audit_log.append(db, "charge.refused", actor=actor, now=self._context.clock(), details=details)
+        table.add(db, study_id, "refused", [line], at=refused.at, cap=str(refusal.budget["cap"]))
+        return refused
 
     def _add(
         self,

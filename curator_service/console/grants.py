@@ -1,6 +1,8 @@
 """Grants: a modeler's tokens for one study."""
 
 import base64
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,11 +30,13 @@ async def listed(page: Page) -> Response:
     return await _listed(page, Form.blank(expires_in_days=DAYS))
 
 
-async def _listed(page: Page, form: Form, status: int = 200) -> Response:
+async def _listed(
+    page: Page, form: Form, status: int = 200, limits: Mapping[str, Form] = MappingProxyType({})
+) -> Response:
     study = await page.api.read(f"/v1/studies/{page.path['study_id']}", wire.StudyOwnerView)
     listing = await page.api.read(f"/v1{_where(page)}", wire.GrantPage, page_token=page.query.get("page_token"))
     trail = [("Studies", "/studies"), (study.spec.name, f"/studies/{study.id}")]
-    context: dict[str, Any] = {"study": study, "listing": listing, "form": form}
+    context: dict[str, Any] = {"study": study, "listing": listing, "form": form, "limits": limits}
     return page.show("grants.html", title="Grants", trail=trail, status=status, **context)
 
 
@@ -73,6 +77,20 @@ async def _shown(page: Page, grant: wire.GrantReply) -> Response:
         "download": "data:application/json;base64," + base64.b64encode(text.encode()).decode(),
     }
     return page.show("grant_made.html", title="A grant for a vendor", **context)
+
+
+@pages.post("/studies/{study_id}/grants/{grant_id}/log_quota", roles=("owner",))
+async def limit(page: Page, form: Form) -> Response:
+    """Set how much a grant may add to the logs in a day."""
+    grant_id = page.path["grant_id"]
+    megabytes = form.integer(field := f"quota_{grant_id}", needed=False)
+    if megabytes is not None and not 2 <= megabytes < 10**9:
+        form.errors[field] = "Enter 2 MB a day or more"
+    if not form.ok:
+        return await _listed(page, Form.blank(expires_in_days=DAYS), 422, {grant_id: form.again()})
+    body = {"bytes_per_day": None if megabytes is None else megabytes * 10**6}
+    await page.api.put(f"/v1{_where(page)}/{grant_id}/log_quota", body, key=form.key)
+    return page.go(_where(page), "Set: the quota holds from now on.")
 
 
 @pages.post("/studies/{study_id}/grants/{grant_id}:revoke", roles=("owner",))

@@ -50,6 +50,8 @@ from service_kit.web.wakeups import INBOX, Wakeups
 
 AT_ONCE = 64
 """The most measurements of a query whose noise is drawn within its transaction; more are drawn in a thread."""
+_SIZE_MAX = 1_024
+"""The bytes of the logs for which an answer, a charge or an exchange needs room: none is charged and then refused."""
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
 
@@ -173,6 +175,8 @@ class Queries:
             return stored
         self._context.audit_trail.check_sound()
         self._context.authentication.check_live(db, caller.principal)
+        room = _SIZE_MAX * (2 + sum(item.plays for item in query.rows))
+        self._context.audit_trail.quotas.check_room(db, caller.principal.id, room)
         self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
         _check_open(store.state_of(db, study_id))

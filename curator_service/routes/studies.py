@@ -173,6 +173,14 @@ def rotate_grant(
     return RecordedReply(curator.grants.rotate(caller, study_id, grant_id, rotation))
 
 
+@router.put("/{study_id}/grants/{grant_id}/log_quota", response_model=wire.GrantView)
+def limit_grant(
+    study_id: StudyId, grant_id: GrantId, quota: wire.LogQuota, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Set how many bytes a grant may add to the logs in a day. Returns the grant with its quota."""
+    return RecordedReply(curator.grants.limit(caller, study_id, grant_id, quota))
+
+
 @router.post(
     "/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", response_model=wire.GrantView, responses=documented(409)
 )

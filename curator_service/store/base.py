@@ -35,6 +35,7 @@ MIGRATIONS: Migrations = {
         """UPDATE datasets SET account = (SELECT same.id FROM datasets AS same
         WHERE same.sha256 = datasets.sha256 ORDER BY same.seq LIMIT 1)""",
     ],
+    18: [],
 }
 APPEND_ONLY = (
     "releases",

@@ -11,10 +11,11 @@ from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, Token
-from service_kit.store import checkpoints, tokens
+from service_kit.store import checkpoints, day_counts, tokens
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.metrics import Figures, gauge
 
 
 class Grants:
@@ -76,6 +77,37 @@ class Grants:
 
         return self._context.idempotency.once(request, effect)
 
+    def limit(self, request: RequestContext, study_id: str, grant_id: str, quota: wire.LogQuota) -> StoredReply:
+        """Set how many bytes a grant may add to the logs in a day."""
+
+        def effect(db: Connection) -> Effect:
+            if not (rows := tokens.of_principal(db, grant_id, study_id=study_id)):
+                raise NotFound("there is no such grant")
+            self._context.audit_trail.quotas.limit(db, grant_id, quota.bytes_per_day)
+            details = {"study_id": study_id, "grant_id": grant_id, **quota.model_dump()}
+            return Effect(self._grant_view(db, rows), "grant.limited", details, 200)
+
+        return self._context.idempotency.once(request, effect)
+
+    def gauges(self) -> Figures:
+        """How many bytes grants added to the logs, and how near they are to their quotas."""
+        quotas, read = self._context.audit_trail.quotas, self._context.database.read
+        about = "Bytes that grants added to the logs and stored replies, in steps of 1 MiB."
+
+        def added() -> int:
+            with read() as db:
+                return day_counts.total(db) >> 20 << 20
+
+        def share() -> float:
+            with read() as db:
+                return quotas.share_max(db)
+
+        yield gauge("blindopt_log_bytes", about, added, rises=True)
+        about = "Largest share of a grant's log quota that is used today, rounded down to a tenth."
+        yield gauge("blindopt_log_quota_share_max", about, share)
+        about = "Requests that were refused because their grant's log quota was reached."
+        yield gauge("blindopt_log_quota_refused", about, lambda: quotas.refused, rises=True)
+
     def _granted(self, db: Connection, kind: str, token: Token, who: Principal) -> Effect:
         reply = wire.GrantReply(
             id=who.id,
@@ -91,6 +123,10 @@ class Grants:
         return Effect(reply, kind, {"study_id": reply.study_id, "grant_id": who.id})
 
     def _grant_view(self, db: Connection, rows: list[Any]) -> wire.GrantView:
+        counted, quotas = (
+            day_counts.find(db, rows[0].principal, self._context.clock()),
+            self._context.audit_trail.quotas,
+        )
         shown = [self._token_view(row) for row in rows]
         states = {token.state for token in shown}
         return wire.GrantView(
@@ -101,6 +137,9 @@ class Grants:
             tokens=shown,
             sandbox=bool(store.dataset_of(db, rows[0].study_id).sandbox),
             key=checkpoints.key_of(db, rows[0].principal),
+            log_bytes_today=counted.amount,
+            log_bytes=counted.total,
+            log_bytes_per_day=quotas.per_day if counted.most is None else counted.most,
         )
 
     def _token_view(self, row: Any) -> wire.TokenView:

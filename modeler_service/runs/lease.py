@@ -55,6 +55,8 @@ class Interrupt:
 
 
 T = TypeVar("T")
+_SOON_S = 60.0
+"""A worker leaves a run for whose request the curator names a longer time."""
 
 
 def can_retry(error: BlindoptError) -> bool:
@@ -76,7 +78,7 @@ class RunLease:
         return self.context.clock()
 
     def retry(self, call: Callable[[], T]) -> T:
-        """Call, and again with longer pauses while a retry may help. Raises Interrupted during a pause."""
+        """Call, and again with longer pauses while a retry may soon help. Raises Interrupted during a pause."""
         wait = 0.1
         for remaining in reversed(range(self.settings.retry_attempts)):
             try:
@@ -84,9 +86,9 @@ class RunLease:
                 self.interrupt.progress()
                 return result
             except (Remote, Unreachable) as error:
-                if not remaining or not can_retry(error):
-                    raise
                 retry_after = (error.retry_after_s if isinstance(error, Remote) else None) or 0.0
+                if not remaining or not can_retry(error) or retry_after > _SOON_S:
+                    raise
             # Jitter keeps many runs from retrying in step; it is no secret and decides nothing.
             pause = max(wait * random.uniform(0.5, 1.0), retry_after)  # noqa: S311
             self.interrupt.wait(min(pause, self.settings.retry_seconds_max))

@@ -18,6 +18,7 @@ from blindopt.errors import (
     BlindoptError,
     EngineUnavailable,
     LogBroken,
+    LogQuotaReached,
     OutOfMemory,
     RecordChanged,
     Remote,
@@ -247,18 +248,19 @@ class RunScheduler:
             problem = _problem(error.remote_code, str(error))
             if error.remote_code in REFUSALS:
                 return {"state": "completed", "ended_because": "refused", "problem": problem}
-            return self._waits(run_id, problem) if can_retry(error) else _failed(problem)
+            is_known = error.remote_code == LogQuotaReached.code  # to the curator: no address or token is mistyped
+            return self._waits(run_id, problem, is_known=is_known) if can_retry(error) else _failed(problem)
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
             is_local = isinstance(error, StorageUnavailable | AuditUnavailable | EngineUnavailable)
             waiting_for = "engine" if isinstance(error, EngineUnavailable) else "curator"
             return (
-                self._waits(run_id, problem, waiting_for, is_local=is_local) if can_retry(error) else _failed(problem)
+                self._waits(run_id, problem, waiting_for, is_known=is_local) if can_retry(error) else _failed(problem)
             )
         except OSError as error:
             if (unavailable := StorageUnavailable.of(error)) is None:
                 return self._fault(run_id, error)
-            return self._waits(run_id, _problem(unavailable.code, str(unavailable)), is_local=True)
+            return self._waits(run_id, _problem(unavailable.code, str(unavailable)), is_known=True)
         except MemoryError as error:
             detail = str(error) or "the run needs more memory than there is: ask for fewer queries"
             return _failed(_problem(OutOfMemory.code, detail))
@@ -270,10 +272,10 @@ class RunScheduler:
         log.exception("a run failed", extra={"fields": {"run": run_id}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, run_id: str, problem: str, waiting_for: str = "curator", *, is_local: bool = False) -> Ending:
+    def _waits(self, run_id: str, problem: str, waiting_for: str = "curator", *, is_known: bool = False) -> Ending:
         """Wait for a curator (or an engine) that does not answer; fail at the first contact, and after too long a wait.
 
-        A problem that ``is_local``, such as a full disk, fails no run at the first contact.
+        A problem that ``is_known`` to pass, such as a full disk, fails no run at the first contact.
 
         A run whose query is pending waits for days, from the last time that its curator confirmed it.
         """
@@ -287,7 +289,7 @@ class RunScheduler:
         too_long = now - since > longest and waiting["waits"] > WAITS_MIN
         if too_long and row.looked_at is not None:
             problem = _with_detail(problem, _HOW_TO_GO_ON)
-        if too_long or (row.study is None and not is_local):
+        if too_long or (row.study is None and not is_known):
             return _failed(problem)
         return waiting | {"problem": problem}
 

@@ -83,6 +83,21 @@ class RateLimited(BlindoptError):
         self.headers = {"Retry-After": str(seconds)}
 
 
+class LogQuotaReached(BlindoptError):
+    """Wait as long as Retry-After says, or ask the owner for a higher quota. Then repeat the request with the same key.
+
+    Every request of a grant adds bytes to the curator's logs. Beyond the quota of a day, a request changes nothing.
+    """
+
+    def __init__(self, quota: int, seconds: int) -> None:
+        super().__init__(
+            f"this grant has added its {quota:,} bytes of this day to the curator's logs: the curator takes its "
+            "requests again from 0:00 UTC on, or once the owner raises the quota"
+        )
+        self.quota = quota
+        self.headers = {"Retry-After": str(seconds)}
+
+
 Fault: TypeAlias = dict[str, object]
 """What is wrong: ``message``, with ``field``, or ``row``, ``line`` and ``column`` of a file."""
 _PREDICATE = ("is ", "must ", "has ", "needs ", "holds ", "names ")
@@ -403,6 +418,7 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     Forbidden: ("forbidden", 403, "Not allowed for this role", False),
     NotFound: ("not_found", 404, "Not found", False),
     RateLimited: ("rate_limited", 429, "Too many requests", True),
+    LogQuotaReached: ("log_quota_reached", 429, "The grant's log quota is reached", True),
     Invalid: ("invalid", 422, "Invalid request", False),
     DatasetInvalid: ("dataset_invalid", 422, "The file cannot be registered", False),
     ReleaseImpossible: ("release_impossible", 422, "This release cannot be made", False),

@@ -97,7 +97,7 @@ def build(
             lambda: (
                 *of_service(context, settings.data_dir, jobs, check_ready),
                 of_certificates(certificates),
-                lambda: of_peers(peers),
+                of_peers(peers),
                 *gauges(),
             )
         )

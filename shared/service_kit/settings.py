@@ -111,6 +111,11 @@ class ServiceSettings(BaseSettings):
     notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
 
     @property
+    def bytes_per_grant_day(self) -> int | None:
+        """How many bytes a grant may add to the logs in a day; None: there are no grants."""
+        return None
+
+    @property
     def proxy_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
         names = (name.strip() for name in self.trusted_proxies.split(","))
         return tuple(ipaddress.ip_network(name) for name in names if name)

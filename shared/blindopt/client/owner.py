@@ -283,6 +283,10 @@ class Owner(ServiceClient):
         """Refuse all tokens of a grant from now on."""
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}:revoke", wire.GrantView)
 
+    def limit_log(self, study_id: str, grant_id: str, quota: wire.LogQuota) -> wire.GrantView:
+        """Set how many bytes a grant may add to the logs in a day."""
+        return self._put(f"/v1/studies/{study_id}/grants/{grant_id}/log_quota", wire.GrantView, quota)
+
     def revoke_token(self, study_id: str, grant_id: str, kid: str) -> wire.GrantView:
         """Refuse one token of a grant, which is called ``kid``, from now on."""
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", wire.GrantView)

@@ -480,6 +480,19 @@ class GrantView(Reply):
     key: str | None = Field(
         description="C2SP verifier key of the modeler; null before its first countersignature. Compare it by phone."
     )
+    log_bytes_today: int = Field(0, description="Bytes that it added to the logs and stored replies today (UTC).")
+    log_bytes: int = Field(0, description="The same in total.")
+    log_bytes_per_day: int | None = Field(
+        None, description="Its quota: beyond it every request gets 429 until 0:00 UTC; null from before 0.3.0."
+    )
+
+
+class LogQuota(Request):
+    """A grant's own quota of bytes in the logs."""
+
+    bytes_per_day: int | None = Field(
+        ge=1 << 20, lt=2**53, description="Bytes a day (UTC); null: LOG_BYTES_PER_GRANT_DAY of the settings."
+    )
 
 
 class GrantPage(Page):

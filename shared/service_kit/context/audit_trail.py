@@ -15,6 +15,7 @@ from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Entry, Exchange, Head, sha256
 from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable
 from service_kit.background import Background
+from service_kit.context.log_quotas import LogQuotas
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
@@ -85,7 +86,16 @@ class StoredRecords:
 class AuditTrail:
     """The own log of a service, and the logs that it shares with each grant."""
 
-    def __init__(self, database: Database, signer: Signer, clock: Clock, outbox: Outbox, checkpoint_file: Path) -> None:
+    def __init__(
+        self,
+        database: Database,
+        signer: Signer,
+        clock: Clock,
+        outbox: Outbox,
+        checkpoint_file: Path,
+        bytes_per_grant_day: int | None = None,
+    ) -> None:
+        self.quotas = LogQuotas(clock, bytes_per_grant_day)
         self._database = database
         self._signer = signer
         self._clock = clock
@@ -107,8 +117,12 @@ class AuditTrail:
         replayed: bool = False,
         kind: str = "exchange",
         details: dict[str, Any] | None = None,
+        stored_bytes: int = 0,
     ) -> Recorded:
-        """Log a request and its reply. Raises AuditUnavailable where the log does not verify."""
+        """Log a request and its reply, of which ``stored_bytes`` are stored.
+
+        Raises AuditUnavailable where the log does not verify, LogQuotaReached.
+        """
         self.check_sound()
         exchange: bytes | None = None
         receipt = None
@@ -138,9 +152,12 @@ class AuditTrail:
                 body_at(None)
             else:
                 head = audit_log.share(db, grant, body_at)
+                stored_bytes += audit_log.size_of_last(db, grant)
                 receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
         actor, now = request.principal.actor, self._clock()
         added = audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
+        if request.principal.study_id is not None:
+            self.quotas.add(db, request.principal.id, stored_bytes + added.size)
         return Recorded(receipt, added.seq, added.at)
 
     def record_restored(self, db: Connection, details: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from blindopt.audit.checkpoints import Signer
 from service_kit.context.audit_trail import AuditTrail
@@ -48,11 +48,12 @@ class ServiceContext:
         *,
         checkpoint_file: Path,
         outbox: Outbox | None = None,
+        bytes_per_grant_day: int | None = None,
     ) -> Self:
         """Connect the parts; ``checkpoint_file`` keeps a checkpoint of the log outside the database."""
         outbox = outbox or Outbox()
         authentication = Authentication(database, clock, seal.mac)
-        audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)
+        audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file, bytes_per_grant_day)
         authentication.on_finding = audit_trail.report
         idempotency = Idempotency(database, seal, authentication, audit_trail)
         return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail)
@@ -87,7 +88,9 @@ class ServiceContext:
         with database.read() as db:
             seal.check(sealed.values(db, limit=_SEALED_TRIED))
         outbox = Outbox(service, settings.enabled_events, clock)
-        return cls.open(database, seal, log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox)
+        per_day = settings.bytes_per_grant_day
+        of_log: dict[str, Any] = {"checkpoint_file": folder / "checkpoint", "bytes_per_grant_day": per_day}
+        return cls.open(database, seal, log_key, clock, outbox=outbox, **of_log)
 
     @property
     def service(self) -> str:

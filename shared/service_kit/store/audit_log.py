@@ -130,14 +130,15 @@ def append(
     grown = merkle_log.grow(peaks, seq, leaf)
     _ADD.run(db, seq=seq, body=body, leaf=leaf, peaks=grown)
     LAST.remember(db, (seq, grown))
-    return Appended(seq, at)
+    return Appended(seq, at, len(body) + len(leaf) + len(grown))
 
 
 class Appended(NamedTuple):
-    """The position and time of a record that was added."""
+    """The position and time of a record that was added, and the bytes that it takes."""
 
     seq: int
     at: str
+    size: int
 
 
 def _not_before_the_last(db: Connection, now: datetime) -> datetime:
@@ -161,6 +162,12 @@ def share(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Hea
     entry = merkle_log.entry_after(last, body_at(0 if last is None else last.seq + 1))
     SHARED.add(db, grant_id, entry)
     return head_of(entry)
+
+
+def size_of_last(db: Connection, grant_id: str) -> int:
+    """The bytes that the last entry of a shared log takes."""
+    last = SHARED.last(db, grant_id)
+    return 0 if last is None else len(last.body) + len(last.leaf) + len(last.peaks)
 
 
 def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int | None = None) -> Iterator[Entry]:

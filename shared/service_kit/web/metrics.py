@@ -46,13 +46,21 @@ Figures = Iterable[Callable[[], "Metric | None"]]
 
 
 def gauge(
-    name: str, about: str, read: Callable[[], Mapping[Labels, float] | float], labels: Labels = ()
+    name: str,
+    about: str,
+    read: Callable[[], Mapping[Labels, float] | float],
+    labels: Labels = (),
+    *,
+    rises: bool = False,
 ) -> Callable[[], "Metric"]:
-    """A figure, one for each combination of its labels, as ``read`` returns it; ``about`` is one sentence."""
-    from prometheus_client.metrics_core import GaugeMetricFamily
+    """A figure, one for each combination of its labels, as ``read`` returns it; ``about`` is one sentence.
+
+    One that only ``rises`` is a counter.
+    """
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     def family() -> "Metric":
-        metric, samples = GaugeMetricFamily(name, about, labels=labels), read()
+        metric, samples = (CounterMetricFamily if rises else GaugeMetricFamily)(name, about, labels=labels), read()
         for values, amount in samples.items() if isinstance(samples, Mapping) else [((), samples)]:
             metric.add_metric(values, amount)
         return metric
@@ -109,14 +117,13 @@ def of_commits(context: ServiceContext) -> "Metric":
     return HistogramMetricFamily("blindopt_commit_seconds", about, buckets=buckets, sum_value=commits.total_s)
 
 
-def of_peers(peers: PeerErrors) -> "Metric":
+def of_peers(peers: PeerErrors) -> Callable[[], "Metric"]:
     """What peers did wrong."""
-    from prometheus_client.metrics_core import CounterMetricFamily
 
-    metric = CounterMetricFamily("blindopt_peer_errors", "Errors of peers by kind.", labels=("kind",))
-    for kind, count in peers.counts.items():
-        metric.add_metric((kind,), count)
-    return metric
+    def counts() -> dict[Labels, float]:
+        return {(kind,): count for kind, count in peers.counts.items()}
+
+    return gauge("blindopt_peer_errors", "Errors of peers by kind.", counts, ("kind",), rises=True)
 
 
 def of_certificates(certificates: Certificates) -> Callable[[], "Metric"]:

@@ -301,6 +301,8 @@ class _Request:
             if period_s is not None:
                 self._pacing = self._state["pacing"] = ReplyPacing(period_s)
             middleware.principal_rate.take(principal.id)
+            if principal.study_id is not None:
+                middleware.context.audit_trail.quotas.check(principal.id)
             writes = middleware.context.database.foreign_writes
             if not writes.are_verified and (principal.study_id is not None or self._scope["method"] != "GET"):
                 await writes.settle()

@@ -727,7 +727,7 @@ class SilentBudgets(Budgets):
         self.uses = budgets.uses
 
     def refuse(self, *args):
-        pass
+        return audit_log.Appended(0, "", 0)
 
 
 class ForgetsRefusals(Queries):

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (17, "82fbcb99a69fa9e1bd30b610454089e36ce9e4801003e483c378eeed34cf26ac"),
-    "modeler": (17, "7b1f71abd32341d5a82c1325e310abe80465961bcd6c442169b344ce2043d480"),
+    "curator": (18, "e6a31d3fa3b78001c089fbbbf6d182be962a8db36c4ea2f8330d58966e3b5039"),
+    "modeler": (18, "c3ff49aac3462c7c21a136756c083ca35ef8d6f1ef0d920a16d5859cad936bc8"),
 }
 
 

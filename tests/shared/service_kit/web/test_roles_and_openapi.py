@@ -119,6 +119,7 @@ ALLOWED = {
         **{f"POST /v1/datasets/{{dataset_id}}:{verb}": OWNER for verb in ("archive", "unarchive", "delete", "erase")},
         **{f"POST {STUDY}:{verb}": OWNER for verb in ("archive", "unarchive", "delete")},
         f"PUT {STUDY}/labels": OWNER,
+        f"PUT {GRANT}/log_quota": OWNER,
         "POST /v1/datasets/{dataset_id}:report": OWNER,
         "POST /v1/datasets/{dataset_id}:clips": OWNER,
         "POST /v1/datasets/{dataset_id}:withhold": OWNER,

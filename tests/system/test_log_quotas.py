@@ -1,0 +1,184 @@
+"""A grant adds at most its quota to the curator's logs in a day, and what is refused then writes nothing."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import Owner, Vendor
+from blindopt.errors import Invalid
+from tests.builders import a_run, a_study, laplace
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+from tests.modeler_service.in_process_modeler import modeler_at_work, start
+
+QUOTA = 1 << 20
+STORED = """SELECT (SELECT sum(length(body) + length(leaf) + length(peaks)) FROM log WHERE instr(body, ?) > 0)
+    + (SELECT sum(length(body) + length(leaf) + length(peaks)) FROM shared WHERE grant_id = ?)
+    + coalesce((SELECT sum(length(body)) FROM replies WHERE principal = ?), 0)"""
+
+
+@pytest.fixture(scope="module")
+def small_quota(make_service, tmp_path_factory):
+    return make_service("curator", tmp_path_factory.mktemp("quota"), log_bytes_per_grant_day=str(QUOTA)).start()
+
+
+def granted(service, small, open_study, name):
+    """A study of its own on small data, with one grant."""
+    with Owner(service.url, service.token) as owner:
+        opened = open_study(owner, owner.register(name, small.csv, public=True))
+        return opened, owner.grants(opened.id)[0]
+
+
+def flood(service, opened, requests):
+    """What ``requests`` requests of a grant, over four connections, are answered: refusals and answers."""
+    replies = []
+
+    def send(share):
+        with service.http(opened.token) as http:
+            for number in share:
+                if number % 4:
+                    replies.append(http.get(f"/v1/studies/{opened.id}/queries/qry_0000000000000000"))
+                else:
+                    body, key = {"rows": [{"row": number % 400}]}, {"Idempotency-Key": f"flood-{number}"}
+                    replies.append(http.post(f"/v1/studies/{opened.id}/queries", json=body, headers=key))
+                if replies[-1].status_code == 429:
+                    return
+
+    threads = [threading.Thread(target=send, args=(range(start, requests, 4),)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return replies
+
+
+def stored(service, grant_id):
+    """The bytes that the records and replies of a grant take, added up in the database."""
+    ((size,),) = service.rows(STORED, grant_id.encode(), grant_id, grant_id)
+    return size
+
+
+def test_a_grant_adds_its_quota_and_no_byte_more(small_quota, small, open_study):
+    opened, grant = granted(small_quota, small, open_study, "flood")
+    replies = flood(small_quota, opened, 4_000)
+    refused = [reply for reply in replies if reply.status_code == 429]
+    assert {reply.status_code for reply in replies} == {201, 404, 429}
+    problem = refused[0].json()
+    assert (problem["code"], problem["retryable"]) == ("log_quota_reached", True)
+    assert "raises the quota" in problem["detail"]
+    assert "1,048,576" in problem["detail"]
+    assert 0 < int(refused[0].headers["retry-after"]) <= 86_400
+    with Owner(small_quota.url, small_quota.token) as owner:
+        (view,) = owner.grants(opened.id)
+        assert view.log_bytes_per_day == QUOTA
+        assert QUOTA - 8_192 < view.log_bytes_today == view.log_bytes <= QUOTA
+        sizes = [small_quota.rows(f"SELECT count(*) FROM {table}") for table in ("log", "shared", "replies", "ledger")]
+        # Records of charges name the query and not the grant: beside them it is what the database has.
+        charges = small_quota.rows(
+            "SELECT sum(length(body) + length(leaf) + length(peaks)) FROM log WHERE kind='charge'"
+        )
+        assert stored(small_quota, grant.id) <= view.log_bytes <= stored(small_quota, grant.id) + charges[0][0]
+        small_quota.kill()
+        small_quota.start()
+        assert {reply.status_code for reply in flood(small_quota, opened, 40)} == {429}
+        tables = ("log", "shared", "replies", "ledger")
+        after = [small_quota.rows(f"SELECT count(*) FROM {table}") for table in tables]
+        assert [after[0][0][0] - sizes[0][0][0], *after[1:]] == [0, *sizes[1:]]
+        changed = owner.limit_log(opened.id, grant.id, wire.LogQuota(bytes_per_day=2 * QUOTA))
+        assert changed.log_bytes_per_day == 2 * QUOTA
+        assert {reply.status_code for reply in flood(small_quota, opened, 40)} == {201, 404}
+
+
+def test_another_grant_keeps_its_pace_and_without_the_quota_a_flood_stores_more(small_quota, small, open_study):
+    """The control: the same requests, under a higher quota of the grant's own, pass 1 MiB."""
+    opened, grant = granted(small_quota, small, open_study, "control")
+    with Owner(small_quota.url, small_quota.token) as owner:
+        owner.limit_log(opened.id, grant.id, wire.LogQuota(bytes_per_day=100 * QUOTA))
+        assert {reply.status_code for reply in flood(small_quota, opened, 700)} == {201, 404}
+        assert stored(small_quota, grant.id) > QUOTA
+        assert owner.limit_log(opened.id, grant.id, wire.LogQuota(bytes_per_day=None)).log_bytes_per_day == QUOTA
+        assert flood(small_quota, opened, 1)[0].status_code == 429
+        with pytest.raises(Invalid, match="bytes_per_day"):
+            wire.parsed(wire.LogQuota, {"bytes_per_day": 1})
+
+
+def test_a_run_waits_with_words_and_goes_on(make_service, small_quota, small, open_study, tmp_path, until):
+    opened, grant = granted(small_quota, small, open_study, "run")
+    small_quota.stop()
+    with closing(sqlite3.connect(small_quota.database)) as db, db:
+        day = f"{datetime.now(UTC):%Y-%m-%d}"
+        db.execute("INSERT INTO day_counts VALUES (?, ?, ?, ?, NULL)", (grant.id, day, QUOTA - 20_000, QUOTA))
+    small_quota.start()
+    modeler = make_service("modeler", tmp_path, wait_seconds_first="0.2", wait_seconds_max="0.2").start()
+    with Vendor(modeler.url, modeler.token) as vendor, Owner(small_quota.url, small_quota.token) as owner:
+        runs = [
+            vendor.start(
+                a_run(small_quota.url, opened.id, opened.token, algorithm=wire.RandomRows(name="random"), iterations=n)
+            )
+            for n in (60, 61)
+        ]
+        for run in runs:  # one of them may not have had its first contact
+            view = until(lambda run=run: (view := vendor.run(run.id).view).state == "waiting" and view)
+            assert view.problem.code == "log_quota_reached"
+            assert "quota" in view.problem.detail
+        owner.limit_log(opened.id, grant.id, wire.LogQuota(bytes_per_day=4 * QUOTA))
+        ended = [until(lambda run=run: (view := vendor.run(run.id).view).ended_at and view) for run in runs]
+        assert [view.state for view in ended] == ["completed", "completed"]
+        assert len(list(owner.ledger(opened.id))) == 1 + sum(view.trials for view in ended) > 120
+
+
+def test_the_next_day_begins_anew_and_nothing_is_charged_without_its_answer(tmp_path):
+    curator = InProcessCurator(tmp_path, log_bytes_per_grant_day=QUOTA, metrics=True)
+    lines = "\n".join(f"{i / 100},{i % 7}" for i in range(100))
+    study = curator.open(
+        f"x0,y\n{lines}\n".encode(), lambda dataset: a_study(dataset_id=dataset, answers=laplace("0.001"))
+    )
+    where, query = f"/v1/studies/{study}/queries", {"rows": [{"row": i} for i in range(100)]}
+    statuses = []
+    while not statuses or statuses[-1] != 429:
+        statuses.append(curator.send("modeler", "POST", where, json=query).status_code)
+    assert set(statuses) == {201, 429}
+    with curator.context.database.read() as db:
+        charged, answered = (
+            db.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
+            for table in ("queries", "replies WHERE principal LIKE 'grt_%'")
+        )
+    assert charged == answered == statuses.count(201)
+    now = datetime.now(UTC)
+    curator.later = now.replace(hour=23, minute=59, second=0) - now
+    assert curator.send("modeler", "GET", f"/v1/studies/{study}").status_code == 200  # it leaves room for less
+    figures = {figure.name: figure.samples for figure in (read() for read in curator.curator.grants.gauges())}
+    assert [sample.value for sample in figures["blindopt_log_quota_share_max"]] == [0.9]
+    assert [sample.value for sample in figures["blindopt_log_quota_refused"]] == [1.0]
+    curator.later += timedelta(minutes=2)
+    assert curator.send("modeler", "POST", where, json=query).status_code == 201
+    curator.close()
+
+
+def test_databases_of_the_version_without_quotas_open_and_count_from_then_on(tmp_path):
+    curator = InProcessCurator(tmp_path / "curator")
+    study = curator.open(b"x0,y\n0.1,1\n0.2,2\n0.3,3\n", lambda dataset: a_study(dataset_id=dataset))
+    curator.curator.close()
+    curator.close()
+    with modeler_at_work(tmp_path / "modeler", work=False) as modeler:
+        run = start(modeler)
+    for path, columns in (
+        (curator.context.database.path, ()),
+        (tmp_path / "modeler" / "modeler.sqlite", (("runs", "stored_bytes"),)),
+    ):
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("DROP TABLE day_counts")
+            for table, column in columns:
+                db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+            db.execute("PRAGMA user_version=17")
+    curator.open_folder()
+    assert curator.ask(study, [1])
+    ((grant),) = curator.call("owner", "GET", f"/v1/studies/{study}/grants")["grants"]
+    assert 1_000 < grant["log_bytes"] < 5_000
+    curator.check()
+    curator.close()
+    with modeler_at_work(tmp_path / "modeler", work=False) as modeler:
+        assert modeler.run(run).state == "queued"
