@@ -79,7 +79,7 @@ NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0
 TIMES ?= 1
 test-engine: $(READY)
 	BLINDOPT_ENGINE_TIMES=$(TIMES) $(BIN)/python -m pytest $(NO_LIMIT) tests/modeler_service/engines \
-	    tests/system/runs/test_engines.py tests/system/runs/test_dask.py tests/system/runs/test_dask_runs.py $(ARGS)
+	    tests/system/runs/test_engines.py tests/system/runs/test_dask.py tests/system/runs/test_dask_runs.py tests/system/runs/test_hostile_cluster.py $(ARGS)
 
 SECONDS ?= 600
 soak: $(READY)

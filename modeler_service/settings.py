@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from blindopt.addresses import is_loopback
 from blindopt.certificates import CertificateFiles
 from blindopt.wire import NoticeEvent
+from service_kit import landlock
 from service_kit.settings import ServiceSettings
 
 
@@ -111,6 +112,16 @@ class Settings(ServiceSettings):
             )
         if address.scheme == "tls" and self.engine_certificates is None:
             raise ValueError("CANDIDATES_ENGINE: tls:// needs ENGINE_TLS_CA, ENGINE_TLS_CERT and ENGINE_TLS_KEY")
+        if address.scheme and not landlock.version():
+            raise ValueError(
+                "CANDIDATES_ENGINE: a cluster needs Linux 5.13 with Landlock, because a cluster can run programs in "
+                "the process that connects to it; this kernel, container or unit permits no Landlock"
+            )
+        data = self.data_dir.resolve()
+        if address.scheme and (over := [path for path in landlock.code_paths() if path.resolve() in data.parents]):
+            raise ValueError(
+                f"DATA_DIR: beside a cluster it must not lie in {over[0]}, which the cluster's client reads"
+            )
         return self
 
     @property

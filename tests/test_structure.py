@@ -96,6 +96,8 @@ STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "Proce
 STILL_ELSEWHERE = {
     "curator_service.console.studies",
     "curator_service.privacy.noise.parallel",
+    "modeler_service.engines.cluster",
+    "modeler_service.engines.remote",
     "service_kit.cli.main",
 }
 

@@ -1,8 +1,11 @@
 """What a worker process holds of a run: one part of the candidates, from their file, and the observations so far."""
 
+import platform
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +15,40 @@ from blindopt.formats import npy_files
 from blindopt.formats.release_files import Section
 from blindopt.gp.observations import Observations
 from blindopt.gp.parts import Leaders, Model, Parts, Search, Threads
-from service_kit.dask_cluster import versions
 
 PACKED_MIN = 1_000
 """Equal rows from which on a reply has one bit for each row of the part, in place of their numbers."""
+
+TESTED = {
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": False,
+    "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
+}
+"""What workers run with in deploy/dask: without these keys they are slow, or end a run that fits."""
+
+
+def versions() -> dict[str, str]:
+    """What must be the same in all processes that work on one thing."""
+    try:
+        own = version("blindopt")
+    except PackageNotFoundError:  # a checkout on the path
+        own = "checkout"
+    return {"Python": platform.python_version(), "numpy": np.__version__, "blindopt": own}
+
+
+def differences(own: dict[str, str], others: dict[str, str]) -> list[str]:
+    """The versions of another process that differ, in words."""
+    return [f"{name} {others.get(name)} instead of {own[name]}" for name in own if others.get(name) != own[name]]
+
+
+def about_worker() -> tuple[list[str], dict[str, str]]:
+    """Run at a worker: the keys of its configuration that are not as tested, and its versions."""
+    from dask import config
+
+    return [name for name, value in TESTED.items() if config.get(name, "absent") is not value], versions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +168,36 @@ def packed(leaders: Leaders, rows: range) -> Leaders | Packed:
     bits = np.zeros(len(rows), dtype=np.bool_)
     bits[leaders.rows[equal] - rows.start] = True
     return Packed(np.packbits(bits), float(top), Leaders(*(values[~equal] for values in leaders)))
+
+
+def arrays_of(result: Any) -> dict[str, Any]:
+    """The result of a method of a part as words and arrays, which ``result_of`` reads again; none for None."""
+    match result:
+        case None:
+            return {}
+        case Packed():
+            return {"arrays": [np.array([result.top]), result.bits, *result.others]}
+        case Leaders() | (np.ndarray(), np.ndarray()):
+            return {"arrays": list(result)}
+        case (norm, dict(others)):
+            return {"arrays": [np.array([float(norm)])], "words": others}
+    raise TypeError("this is no result of a part")
+
+
+def result_of(words: dict[str, str], arrays: list[Any]) -> Any:
+    """The result of a method of a part. Raises ValueError, TypeError or the like for what no part replies."""
+    match arrays:
+        case []:
+            return None
+        case [norm]:
+            return float(norm[0]), words
+        case [mean, variance]:
+            return mean, variance
+        case [rows, low, high]:
+            return Leaders(rows, low, high)
+        case [top, bits, rows, low, high]:
+            return Packed(bits, float(top[0]), Leaders(rows, low, high))
+    raise ValueError("arrays")
 
 
 def unpacked(leaders: Leaders | Packed, rows: range) -> Leaders:

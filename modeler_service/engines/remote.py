@@ -1,21 +1,34 @@
 """Parts of the candidates at the workers of a Dask cluster: what is sent to them, and what happens without a reply."""
 
+import io
+import logging
+import pickle  # noqa: TID251  it makes them alone, for a process of our own
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any
-from uuid import uuid4
+from weakref import finalize
 
 import numpy as np
 
+from blindopt import bodies
 from blindopt.arrays import Matrix, Rows
-from blindopt.errors import BlindoptError, EngineUnavailable, NumericalFailure, OutOfMemory
+from blindopt.errors import BlindoptError, EngineUnavailable, ExtraMissing, NumericalFailure, OutOfMemory
 from blindopt.formats.release_files import Section
 from blindopt.gp.observations import Observations
 from blindopt.gp.parts import Model, edges
 from blindopt.gp.progress import Tick
-from modeler_service.engines.host import News, PartHost, PartSpec, news_of, unpacked
-from service_kit.dask_cluster import DaskCluster, differences, versions
+from modeler_service.engines.cluster import LINE_BYTES, Certificates, Opening, Reply
+from modeler_service.engines.host import News, PartSpec, differences, news_of, result_of, unpacked, versions
+from service_kit import landlock
+from service_kit.runner.worker import start
 
 TRIES = 5
 """Times that a part is built or called before the run waits for its engine."""
@@ -23,21 +36,145 @@ LOOK_SECONDS = 1.0
 """How often it is looked whether the worker of a call still lives."""
 WORKER_BYTES = 256 << 20
 """Memory of a worker process before it holds a part."""
+START_SECONDS = 60.0
+"""How long the process of a cluster may take to start and connect, or to answer from what the scheduler tells."""
+ENVELOPE_BYTES = 4 << 10
+"""Bytes of a reply beside its numbers of candidates."""
+PROGRAM = "modeler_service.engines.cluster"
+PACKAGES = ("blindopt", "service_kit", "modeler_service", "distributed")
+_log = logging.getLogger("blindopt.engine")
 
 
-class PartsCluster(DaskCluster):
-    """A connection to workers that hold parts of the candidates as actors."""
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Handle:
+    """A part that a worker holds until this object is forgotten."""
 
-    def build(self, worker: str, spec: PartSpec) -> Any:
-        """The future of a part at a worker, which works on it with as many threads as it has."""
-        where: Mapping[str, Any] = {"workers": [worker], "allow_other_workers": False, "retries": 0}
-        spec = replace(spec, threads=int(self.present()[worker]["nthreads"]))
-        return self.client.submit(PartHost, spec, actor=True, pure=False, key=f"part-{uuid4().hex}", **where)
+    number: int
+    rows: int
 
-    def call(self, actor: Any, method: str, *arguments: object) -> Any:
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    future: "Future[Any]"
+    read: Callable[[Reply, list[Any]], Any]
+    most_bytes: int
+
+
+class PartsCluster:
+    """A cluster, through the process that alone connects to it: what comes from there is bounded, and no program.
+
+    Raises EngineUnavailable if nobody answers, and ExtraMissing if Dask is not installed.
+    """
+
+    def __init__(self, address: str, certificates: Certificates | None) -> None:
+        if find_spec("distributed") is None:
+            raise ExtraMissing("distributed", "dask", "blindopt-services")
+        self._process = start(PROGRAM, environment={})
+        self._numbers, self._waiting, self._lock, self._end = count(), dict[int, _Request](), Lock(), ""
+        self._messages: SimpleQueue[bytes | None] = SimpleQueue()  # the garbage collector may add to it at any moment
+        readable = [*landlock.code_paths(*PACKAGES), *map(Path, certificates or ())]
+        self._messages.put(pickle.dumps(Opening(address, certificates, readable)))
+        for work in (self._write, self._read):
+            Thread(target=work, daemon=True, name="cluster").start()
+        try:
+            self._ask("connect").result(START_SECONDS)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise EngineUnavailable("the scheduler does not answer (TimeoutError)") from None
+            raise
+
+    def workers(self) -> dict[str, int]:
+        """The living workers, with the bytes of memory that each may use (0: not limited)."""
+        workers: dict[str, int] = self._ask("workers", read=lambda reply, arrays: reply.numbers).result(START_SECONDS)
+        return workers
+
+    def check(self) -> None:
+        """Warn of settings with which workers are slow, or end a run that fits, with the names of the keys.
+
+        Raises EngineUnavailable, with a list, if workers have other versions than this process, or lack the packages.
+        """
+        if keys := self._ask("check", read=lambda reply, arrays: sorted(reply.words)).result(START_SECONDS):
+            _log.warning("workers run without the tested settings", extra={"fields": {"keys": keys}})
+
+    def build(self, worker: str, spec: PartSpec) -> "Future[Any]":
+        """The future of a part at a worker."""
+        handle = _Handle(next(self._numbers), len(spec.rows))
+        finalize(handle, self._messages.put, pickle.dumps((None, "free", (handle.number,))))
+        return self._ask("build", handle.number, worker, spec, read=lambda reply, arrays: handle)
+
+    def call(self, part: _Handle, method: str, *arguments: object) -> "Future[Any]":
         """The future of a call of a part that was built."""
-        with self.client.as_current():  # an actor takes the client that it is first called with
-            return getattr(actor, method)(*arguments)
+        most_bytes = 24 * part.rows + ENVELOPE_BYTES
+        return self._ask("call", part.number, method, *arguments, most_bytes=most_bytes)
+
+    def close(self) -> None:
+        """End the process: the scheduler frees what it holds for a client that is gone."""
+        self._process.kill()
+        self._messages.put(None)
+
+    def _ask(
+        self,
+        verb: str,
+        *arguments: object,
+        read: Callable[[Reply, list[Any]], Any] = lambda reply, arrays: result_of(reply.words, arrays),
+        most_bytes: int = 0,
+    ) -> "Future[Any]":
+        number, request = next(self._numbers), _Request(Future(), read, most_bytes)
+        with self._lock:
+            if self._end:
+                raise EngineUnavailable(self._end)
+            self._waiting[number] = request
+        self._messages.put(pickle.dumps((number, verb, arguments)))
+        return request.future
+
+    def _write(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError), self._process.stdin as sink:  # the process has ended
+            while (message := self._messages.get()) is not None:
+                sink.write(message)
+                sink.flush()
+
+    def _read(self) -> None:
+        """Take replies until the process ends, or sends what it never sends: then nobody listens to it any more."""
+        assert self._process.stdout is not None
+        end = "the connection to the cluster has ended"
+        try:
+            with self._process.stdout as source:
+                while line := source.readline(LINE_BYTES + 1):
+                    reply = bodies.parse(line, Reply, LINE_BYTES)
+                    request = self._waiting[reply.number]
+                    if sum(reply.arrays) > request.most_bytes:
+                        raise ValueError("more bytes than were asked for")
+                    _settle(request, reply, [_array(source.read(size)) for size in reply.arrays])
+                    with self._lock:
+                        del self._waiting[reply.number]
+        except Exception as error:
+            end = f"the cluster sent what no cluster sends ({type(error).__name__})"
+        self.close()
+        self._process.wait()
+        with self._lock:
+            self._end, waiting = end, [*self._waiting.values()]
+        for request in waiting:
+            request.future.set_exception(EngineUnavailable(end))
+
+
+def _settle(request: _Request, reply: Reply, arrays: list[Any]) -> None:
+    if reply.error == NumericalFailure.__name__:
+        request.future.set_exception(NumericalFailure(reply.detail))
+    elif reply.error:
+        request.future.set_exception(EngineUnavailable(reply.detail or reply.error))
+    else:
+        request.future.set_result(request.read(reply, arrays))
+
+
+def _array(content: bytes) -> Any:
+    """An array in the format npy, without unpickling and without room for more than was sent."""
+    file = io.BytesIO(content)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("another version of the format")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=256)
+    return np.frombuffer(content, dtype, offset=file.tell()).reshape(shape).copy()  # never of objects
 
 
 class _Lost(Exception):
@@ -172,8 +309,7 @@ class Workers:
             try:
                 return future.result(LOOK_SECONDS)
             except TimeoutError:
-                if future.done():  # it is the worker that timed out
-                    raise _Lost("TimeoutError") from None
+                pass
             except NumericalFailure:
                 raise
             except Exception as error:

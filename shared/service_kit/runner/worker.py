@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic
@@ -15,10 +15,13 @@ from blindopt.arrays import Matrix
 from service_kit.runner.program import Message, Program, ReplyT
 
 
-def start(module: str, files: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
+def start(
+    module: str, files: Sequence[int] = (), environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
     """Start a process that does the jobs of the PROGRAM in a module, and has these open files by their descriptors.
 
-    In a session of its own: an interrupt from the keyboard reaches the curator alone, which then ends the child.
+    It has this ``environment``, or that of this process. In a session of its own: an interrupt from the keyboard
+    reaches the service alone, which then ends the child.
     """
     return subprocess.Popen(  # noqa: S603  this interpreter, a file of ours
         [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), module, *folders_of(module)],
@@ -27,6 +30,7 @@ def start(module: str, files: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
         stderr=subprocess.DEVNULL,  # a traceback may quote a value
         start_new_session=True,
         pass_fds=files,
+        env=environment,
     )
 
 

@@ -55,8 +55,9 @@ class DaskProcesses:
     Clients and workers reach the scheduler, and clients the workers, through a ``Wire`` each.
     """
 
-    def __init__(self, folder, workers=2, *, tls=True):
-        self.folder, self._scheme = folder, "tls" if tls else "tcp"
+    def __init__(self, folder, workers=2, *, tls=True, preload=()):
+        """The scheduler and each worker run the programs ``preload`` when they begin."""
+        self.folder, self._scheme, self._preload = folder, "tls" if tls else "tcp", preload
         if tls:
             command = [ROOT / "deploy" / "dask" / "certificates", folder / "tls"]
             subprocess.run(command, check=True, capture_output=True)
@@ -76,6 +77,7 @@ class DaskProcesses:
         return str(tls / "ca.crt"), str(tls / "engine.crt"), str(tls / "engine.key")
 
     def _spawn(self, *arguments, before=(), most_bytes=None, configured=True):
+        preload = [option for program in self._preload for option in ("--preload", str(program))]
         names = ("--tls-ca-file", "--tls-cert", "--tls-key")
         files = [part for pair in zip(names, self.certificates or (), strict=False) for part in pair]
         self._number += 1
@@ -87,7 +89,7 @@ class DaskProcesses:
             environment["DASK_CONFIG"] = str(ROOT / "deploy" / "dask")
         limit = [] if most_bytes is None else ["prlimit", f"--as={most_bytes}", "--"]
         with (self.folder / f"dask-{self._number}.log").open("wb") as log:
-            command = [*limit, sys.executable, "-m", "dask", *arguments, *files, "--no-dashboard"]
+            command = [*limit, sys.executable, "-m", "dask", *arguments, *files, "--no-dashboard", *preload]
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
 
     def start_scheduler(self):
@@ -138,6 +140,16 @@ class DaskProcesses:
         until(try_it)
         until(lambda: len(made[0].workers()) == count)
         return made[0]
+
+    def client(self):
+        """A client of Dask itself."""
+        from distributed import Client, Security
+
+        names = ("tls_ca_file", "tls_client_cert", "tls_client_key")
+        security = Security(
+            require_encryption=self._scheme == "tls", **dict(zip(names, self.certificates or (), strict=False))
+        )
+        return Client(self.address, security=security, set_as_default=False, direct_to_workers=True)
 
     def close(self):
         for process in [*self.workers, self.scheduler]:

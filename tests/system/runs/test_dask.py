@@ -18,8 +18,8 @@ from blindopt.formats import npy_files
 from blindopt.gp.acquisition import UpperConfidenceBound, beta
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
+from modeler_service.engines.host import TESTED
 from modeler_service.engines.remote import Workers
-from service_kit.dask_cluster import TESTED
 from tests.modeler_service.engines.fake_cluster import sections
 from tests.system.runs.dask_cluster import ALWAYS, TIMES, DaskProcesses, until
 

@@ -66,10 +66,8 @@ def begun(processes, clustered, curator, grant, trials):
 
 def held(processes):
     """How many parts the workers hold."""
-    cluster = processes.connected(len(processes.workers))
-    counts = cluster.client.run(actors_of)
-    cluster.close()
-    return sum(counts.values())
+    with processes.client() as client:
+        return sum(client.run(actors_of).values())
 
 
 def actors_of(dask_worker):
