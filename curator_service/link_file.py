@@ -4,9 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.errors import Invalid, StateConflict
 from blindopt.formats.text_files import read_text_file, save_secret
 
@@ -18,14 +16,14 @@ def read(path: Path) -> list[wire.LinkFile]:
     owners, holds no path.
     """
     try:
-        links: TypeAdapter[list[wire.LinkFile]] = wire.validator_of(list[wire.LinkFile])
-        return links.validate_json(read_text_file(path))
+        links: list[wire.LinkFile] = bodies.parse(read_text_file(path).encode(), list[wire.LinkFile])
     except FileNotFoundError:
         return []
     except OSError as error:  # such as a file of another user, who ran `link add`
         raise StateConflict(f"the file {path.name} cannot be read: {str(error.strerror).lower()}") from None
-    except (ValidationError, Invalid):
+    except Invalid:
         raise StateConflict(f"the file {path.name} is not a list of links: `link add` writes it") from None
+    return links
 
 
 def write(path: Path, links: Iterable[wire.LinkFile]) -> None:

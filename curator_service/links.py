@@ -39,6 +39,8 @@ _HEADERS = frozenset(
 _NOT_HERE = "a link carries only what a grant may send"
 _LOOK_SECONDS = 2.0
 _PAUSE_MAX_S = 30.0
+_FORGIVEN_S = 600.0
+"""How long after a wrong reply of a modeler the pause after the next one is longer, also between right ones."""
 _REPLY_SECONDS = 60.0
 _CARRY_SECONDS = 0.03
 """How long a pull waits for a reply to carry: longer than an answer takes that nobody has to measure."""
@@ -236,7 +238,7 @@ class _Link:
     async def _run(self) -> None:
         from blindopt.client.link import LinkConnection  # late: most curators open no connection, and start faster
 
-        pause_s = 0.5
+        loop, pause_s, odd_pause_s, odd_at = asyncio.get_running_loop(), 0.5, 0.0, float("-inf")
         while True:
             try:
                 if is_plain_abroad(self.file.url) and not self._links.settings.allow_plain_http:
@@ -250,7 +252,9 @@ class _Link:
                     while True:
                         await self._take(await self._pull(self.connection))
             except (Unreachable, ProtocolViolated) as error:
-                is_odd = isinstance(error, ProtocolViolated)
+                if is_odd := isinstance(error, ProtocolViolated):
+                    odd_pause_s = 2 * odd_pause_s if loop.time() - odd_at < _FORGIVEN_S else 0.5
+                    odd_at, pause_s = loop.time(), min(max(pause_s, odd_pause_s), _PAUSE_MAX_S)
                 self._links.peers.note("protocol_violated" if is_odd else "unreachable", self.name)
                 self._become("trying", str(error))
             except OSError as error:  # such as a file of authorities that cannot be read

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import JsonValue
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.audit.merkle_log import Json
 from blindopt.formats.text_files import read_text_file
 from curator_service.cli import daily, links
@@ -183,7 +184,7 @@ def verify_report(
     with plain_errors():
         report = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
         verifier = Verifier.parse(key or report.log_key).follow(report.checkpoint)[1]
-        signed = json.loads(read_text_file(file))
+        signed = bodies.parse(read_text_file(file).encode(), JsonValue)
         signed_documents.verify(verifier, wire.REPORT_TITLE, signed["report"], signed["signature"])
         verifier.verify(report.checkpoint)
     about = ", ".join(study.id for study in report.studies) or report.dataset.id

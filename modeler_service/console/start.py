@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from pydantic import ValidationError
 from starlette.responses import Response
 
-from blindopt import wire
+from blindopt import bodies, wire
+from blindopt.errors import Invalid
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 from service_kit.console.forms import Body
 
@@ -86,10 +86,11 @@ async def _access(form: Form) -> dict[str, Any]:
         try:
             if len(grant) > wire.GRANT_FILE_MAX_BYTES:
                 raise ValueError("too long")
-            access = wire.GrantFile.model_validate_json(grant.removeprefix("\ufeff")).access.model_dump()
-        except (ValidationError, ValueError):
+            grant_file: wire.GrantFile = bodies.parse(grant.removeprefix("\ufeff").encode(), wire.GrantFile)
+        except (Invalid, ValueError):
             form.wrong("grant_file" if file else "grant", _NO_GRANT)
             return {}
+        access = grant_file.access.model_dump()
         form.values.update({name: [access[name]] for name in ("curator_url", "study_id", "log_key")})
         return access
     values = {name: form.text(name) for name in ("curator_url", "study_id", "token")}

@@ -10,7 +10,7 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.audit.verification import Records, Verification
@@ -88,12 +88,12 @@ def read_stored(db: Connection, run_id: str) -> Recorded:
 def read_export(path: Path) -> Recorded:
     """Read the record of a run from its export in JSON. Raises Invalid for any other file."""
     try:
-        export = wire.RunExport.model_validate_json(read_text_file(path))
+        export: wire.RunExport = bodies.parse(read_text_file(path).encode(), wire.RunExport)
         run = export.run
         spec = wire.RunSpec(**{name: getattr(run, name) for name in wire.RunSpec.model_fields if hasattr(run, name)})
         trials = [_row_of(run.id, trial) for trial in export.trials]
         versions = every_version(_exported_versions(export, trials), trials, has_replies=False)
-    except ValueError:
+    except (Invalid, ValueError):
         raise Invalid(f"{path} is no export of a run in JSON") from None
     if run.study is None or not trials:
         raise StateConflict(f"{run.id} has chosen nothing")

@@ -6,10 +6,9 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.client.mailbox import SCHEME
 from blindopt.errors import Busy, Invalid, NotFound
-from blindopt.faults import parse
 from modeler_service.routes.runs import ModelerDep
 from modeler_service.runs.curator_session import MAILBOXES
 from service_kit.context.context import ServiceContext
@@ -70,7 +69,7 @@ async def send_reply(request: Request, link_id: Link) -> wire.LinkReceived:
     _check_own(request, link_id)
     media_of(request, "application/octet-stream")
     line, _, body = (await request.body()).partition(b"\n")
-    head = parse(wire.LinkReply, line)
+    head = bodies.parse(line, wire.LinkReply, wire.LINK_HEAD_BYTES)
     return wire.LinkReceived(next_part=MAILBOXES.of(link_id).reply(head, body))
 
 

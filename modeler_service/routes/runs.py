@@ -7,7 +7,7 @@ from fastapi import Depends, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.errors import Invalid
 from modeler_service.store import TrialFilter
 from modeler_service.use_cases import exports, imports
@@ -21,7 +21,6 @@ from service_kit.web.dependencies import (
     allowed,
     api_router,
     media_of,
-    parse,
     request_context,
 )
 from service_kit.web.listings import ListFilterDep, Order, PagingDep
@@ -336,7 +335,7 @@ async def import_observations(
     if body and media_of(request, JSON, "text/csv") == "text/csv":
         past = await run_in_threadpool(imports.of_csv, body)
     else:
-        past = imports.of_json(await run_in_threadpool(parse, body, wire.ObservationImport))
+        past = imports.of_json(await bodies.parse_beside(body, wire.ObservationImport))
     context = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
         report = await run_in_threadpool(modeler.check_import, context, run_id, past)

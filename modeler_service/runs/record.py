@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.arrays import Matrix
 from blindopt.client.study_client import answers_of
-from blindopt.errors import ProtocolViolated, StateConflict
+from blindopt.errors import Invalid, ProtocolViolated, StateConflict
 from blindopt.formats import npy_files
 from blindopt.optimizer.chooser import RowChooser, memory_needed
 from blindopt.optimizer.defaults import plan_for
@@ -193,7 +193,7 @@ def queries_of(trials: Iterable[TrialRow]) -> dict[int, list[TrialRow]]:
 def answers_in(reply: bytes, rows: list[int], version: int) -> list[wire.Answer | None] | None:
     """Return the answer to each row in a stored reply; None as a whole if the reply was changed."""
     try:
-        parsed = wire.QueryReply.model_validate_json(reply)
+        parsed: wire.QueryReply = bodies.parse(reply, wire.QueryReply)
         return answers_of(parsed, rows) if parsed.version == version else None
-    except (ValueError, ProtocolViolated):
+    except (Invalid, ProtocolViolated):
         return None

@@ -13,7 +13,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import link
 from blindopt.client.mailbox import LONG_MAX, Mailbox
-from blindopt.errors import StateConflict
+from blindopt.errors import ProtocolViolated, StateConflict, Unreachable
 from curator_service import links as curator_links
 from curator_service.link_file import read, write
 from curator_service.links import Links, routes_of_grants
@@ -242,6 +242,41 @@ def test_queries_are_answered_while_all_wait_that_may(file, monkeypatch):
         await links.stop()
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("wrong", "pauses"), [(True, [0.5, 1, 2, 4, 8, 16, 30, 30]), (False, [0.5] * 8)])
+def test_wrong_replies_of_a_modeler_lengthen_the_pause_also_between_right_ones(file, monkeypatch, wrong, pauses):
+    """One right reply, then a wrong one; the control: one that is lost."""
+    slept, sleep = [], asyncio.sleep
+
+    class Alternating(Connection):
+        count = 0
+
+        async def pull(self, working, seconds=60.0, carried=None):
+            Alternating.count += 1
+            if Alternating.count % 2:
+                return []
+            raise ProtocolViolated("odd") if wrong else Unreachable("lost")
+
+    async def pause(seconds):
+        if seconds != curator_links._LOOK_SECONDS:
+            slept.append(seconds)
+        await sleep(0)
+
+    async def play():
+        links.start()
+        while len(slept) < len(pauses):
+            await sleep(0)
+        await links.stop()
+
+    settings = Settings(data_dir=file.in_process.context.database.path.parent)
+    write(settings.links_path, [LINK])
+    links = Links(file.in_process.app, file.in_process.context, [], settings)
+    monkeypatch.setattr(link, "LinkConnection", Alternating)
+    monkeypatch.setattr(curator_links, "_LOOK_SECONDS", 2.125)
+    monkeypatch.setattr(curator_links.asyncio, "sleep", pause)
+    asyncio.run(play())
+    assert slept[: len(pauses)] == pauses
 
 
 def test_a_modeler_that_takes_a_reply_no_more_is_a_peer_and_no_fault(file, monkeypatch, caplog):

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from blindopt import bodies
 from blindopt.audit.merkle_log import EMPTY, Entry, Json, root
 from blindopt.audit.verification import Records, first_key, leads
 from blindopt.audit.verification import verify_export as verify_export
-from blindopt.errors import LogBroken
+from blindopt.errors import Invalid, LogBroken
 from blindopt.wire import AuditEntry
 
 _UNRECORDED = (401, 404, 413, 429, 500, 502, 503)
@@ -152,9 +153,9 @@ class ExportFile:
     def _parse(self, text: bytes, number: int | None = None) -> AuditEntry | Line:
         """Parse a line. Raises LogBroken; without a ``number`` the line was read before, and has changed."""
         try:
-            line = text.decode(errors="replace").removesuffix("\n")
-            return AuditEntry.model_validate_json(line) if '"seq"' in line else Line.model_validate_json(line)
-        except ValidationError:
+            read: AuditEntry | Line = bodies.parse(text, AuditEntry if b'"seq"' in text else Line)
+            return read
+        except Invalid:
             if number is None:
                 raise LogBroken(f"{self._path} was changed while it was read") from None
             raise LogBroken(f"{self._path} line {number} is not a line of an export") from None

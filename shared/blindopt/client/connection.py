@@ -21,10 +21,9 @@ from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import httpx
-from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, JsonValue
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.addresses import is_plain_abroad
 from blindopt.arguments import checked, checked_methods
 from blindopt.audit.checkpoints import parse_unverified
@@ -91,8 +90,9 @@ class Reply:
         Raises ProtocolViolated for something else with a receipt, which signs it; Unreachable for one without.
         """
         try:
-            return model.model_validate_json(self.body)
-        except ValidationError as error:
+            read: R = bodies.parse(self.body, model)
+            return read
+        except Invalid as error:
             kind = Unreachable if self.receipt is None else ProtocolViolated
             raise kind("the reply is not what this version of the protocol says") from error
 
@@ -101,8 +101,8 @@ class Reply:
         if self.status < 400:
             return self
         try:
-            problem = wire.Problem.model_validate_json(self.body)
-        except ValidationError:
+            problem: wire.Problem = bodies.parse(self.body, wire.Problem)
+        except Invalid:
             raise Unreachable(f"the other side answered {self.status} without a problem document") from None
         error = Remote(
             code=problem.code if _CODE.fullmatch(problem.code) else "error",
@@ -415,8 +415,8 @@ def check_writer(status: int, headers: httpx.Headers, body: bytes, party: str, *
     if not (always_json or media in _JSON):
         return
     try:
-        document = from_json(body, allow_inf_nan=False)
-    except ValueError:
+        document = bodies.parse(body, JsonValue)
+    except Invalid:
         detail = f"the reply of {party} ({status}) did not arrive as it was sent: it is not the JSON of the protocol"
         raise Unreachable(f"{detail}; something on the way cut or changed it") from None
     code = document.get("code") if isinstance(document, dict) else None

@@ -5,12 +5,11 @@ from types import TracebackType
 from typing import Self
 
 import httpx
-from pydantic import ValidationError
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.certificates import CertificateFiles, FileWatch, file_problem
 from blindopt.client.transport import AsyncTransport, require_identity, transport_errors
-from blindopt.errors import ProtocolViolated, Unreachable
+from blindopt.errors import Invalid, ProtocolViolated, Unreachable
 from blindopt.version import VERSION
 
 PULL_SECONDS = 25.0
@@ -81,9 +80,10 @@ class LinkConnection:
         if reply.status_code != 200:
             raise Unreachable(_refused(reply.status_code, received))
         try:
-            return wire.LinkRequests.model_validate_json(received).requests
-        except ValidationError:
+            requests: wire.LinkRequests = await bodies.parse_beside(received, wire.LinkRequests)
+        except Invalid:
             raise ProtocolViolated("the reply is no list of requests: does a modeler answer there?") from None
+        return requests.requests
 
     async def reply(self, head: wire.LinkReply, body: bytes) -> bool:
         """Send a part of a reply; return whether somebody still waits for it. Raises Unreachable."""
@@ -113,6 +113,7 @@ def _refused(status: int, body: bytes) -> str:
     if status in (401, 403):
         return "the modeler refuses the token of this link: it ended, or belongs to another modeler"
     try:
-        return f"the modeler answered {status}: {wire.Problem.model_validate_json(body).detail[:200]}"
-    except ValidationError:
+        problem: wire.Problem = bodies.parse(body, wire.Problem, wire.LINK_HEAD_BYTES)
+    except Invalid:
         return f"no modeler answers at this address (status {status})"
+    return f"the modeler answered {status}: {problem.detail[:200]}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from blindopt import display, faults, wire
+from blindopt import bodies, display, wire
 from blindopt.arguments import checked, checked_methods
 from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
@@ -29,7 +29,7 @@ def read_grant(grant: str | Path | wire.GrantFile) -> wire.GrantFile:
     with file_errors(f"the grant file {grant}"):
         content = read_text_file(grant).encode()
     try:
-        file: wire.GrantFile = faults.parse(wire.GrantFile, content)
+        file: wire.GrantFile = bodies.parse(content, wire.GrantFile)
     except Invalid as error:
         raise Invalid(f"{grant} is no grant file: {error}") from None
     return file

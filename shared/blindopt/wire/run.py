@@ -646,6 +646,7 @@ LINK_PULLED_MAX = 16
 LINK_PART_BYTES = 1 << 20
 """The largest part of a reply; longer ones are sent in several."""
 LINK_HEAD_BYTES = 64 << 10
+"""The longest line before a part of a reply."""
 LINK_CARRIED_BYTES = 64 << 10
 """The longest reply that goes with a pull."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from blindopt import faults
+from blindopt import bodies, faults
 from blindopt.errors import (
     BY_CODE,
     BlindoptError,
@@ -121,7 +121,7 @@ def plain_errors() -> Iterator[None]:
 def read_json(path: Path, model: type[M], description: str) -> M:
     """Read a file of JSON as a wire model. Raises Invalid, in which the file's content is not quoted."""
     try:
-        content: M = faults.parse(model, read_text_file(path).encode())
+        content: M = bodies.parse(read_text_file(path).encode(), model)
     except Invalid as error:
         raise Invalid(f"{path} is not {description}: {error}") from None
     return content

@@ -3,7 +3,6 @@
 A receiver gets notices, measures, or scores. ``blindopt.client.webhook`` signs and sends what it gets.
 """
 
-import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blindopt.errors import ProtocolViolated
+from pydantic import JsonValue
+
+from blindopt import bodies
+from blindopt.errors import Invalid, ProtocolViolated
 from service_kit.context.keys import webhook_key
 from service_kit.settings import ServiceSettings
 
@@ -46,8 +48,8 @@ def open_client(settings: ServiceSettings, name: str, reply_max_bytes: int) -> "
 def json_object(body: bytes) -> dict[str, Any]:
     """The members of a JSON object; none of any other text."""
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = bodies.parse(body, JsonValue)
+    except Invalid:
         return {}
     return document if isinstance(document, dict) else {}
 

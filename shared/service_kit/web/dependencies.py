@@ -1,25 +1,18 @@
-"""What the routes of both services share: routers, roles, JSON bodies within bounds, idempotency, replies.
+"""What the routes of both services share: routers, roles, JSON bodies within bounds, idempotency, replies."""
 
-A refusal must not cost much more than the request that it refuses. So at most ``faults.SHOWN`` errors are
-made into Python objects, and of a large body the names of its fields are looked at before any model is built.
-"""
-
-import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.params import Form
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, TypeAdapter
-from starlette.concurrency import run_in_threadpool
+from pydantic import BaseModel
 from starlette.datastructures import FormData
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from blindopt import faults
+from blindopt import bodies, faults
 from blindopt.audit.merkle_log import RECEIPT_HEADER
 from blindopt.errors import BadRequest, BlindoptError, Forbidden, Invalid, NotFound, UnsupportedMediaType
 from service_kit.context.request import RequestContext
@@ -28,7 +21,6 @@ from service_kit.store.stored_replies import StoredReply
 from service_kit.web.problems import documented
 
 B = TypeVar("B", bound=BaseModel)
-_STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*+:)?', re.DOTALL)
 
 
 async def body_of(request: Request, model: type[B]) -> B:
@@ -51,9 +43,10 @@ async def _received(receive: Receive) -> bytes:
 
 
 async def _parsed(body: bytes, annotation: Any) -> Any:
-    if len(body) > faults.SMALL_BYTES:
-        return await run_in_threadpool(parse, body, annotation)
-    return parse(body, annotation)
+    parsed = await bodies.parse_beside(body, annotation)
+    if isinstance(name := getattr(parsed, "name", None), str):  # of what is new: older names are still read and shown
+        faults.check_name(name)
+    return parsed
 
 
 JSON = "application/json"
@@ -77,49 +70,6 @@ def header(request: Request, name: bytes) -> str:
     """
     lines = [value.strip(b" \t") for key, value in request.scope["headers"] if key == name]
     return str(b", ".join(lines), "latin-1")
-
-
-def parse(body: bytes, annotation: Any) -> Any:
-    """Parse a JSON body as a model, or what a route declares. Raises Invalid."""
-    if len(body) > faults.SMALL_BYTES:
-        _check_names(body, faults.adapter_of(annotation))
-    parsed = faults.parse(annotation, body)
-    if isinstance(name := getattr(parsed, "name", None), str):  # of what is new: older names are still read and shown
-        faults.check_name(name)
-    return parsed
-
-
-def _check_names(body: bytes, adapter: TypeAdapter[Any]) -> None:
-    """Raise Invalid for more than ``faults.SHOWN`` fields of names that the model has nowhere, once so many are read.
-
-    Each string of the body is read in turn, so a colon inside of a text is no end of a name.
-    """
-    names = _names(adapter)
-    unknown: list[bytes] = []
-    for string in _STRING.finditer(body):
-        if string[2] is not None and string[1] not in names and _plain(string[1]) not in names:
-            unknown.append(string[1])
-            if len(unknown) > faults.SHOWN:
-                shown = [name.decode(errors="replace")[:60] for name in unknown[: faults.SHOWN]]
-                raise Invalid.of([{"field": name, "message": "is no field here"} for name in shown])
-
-
-def _plain(name: bytes) -> bytes:
-    """A name of a field without escapes; as it is if they are wrong, which the parser then reports."""
-    if b"\\" not in name:
-        return name
-    try:
-        return str(json.loads(b'"' + name + b'"')).encode()
-    except ValueError:
-        return name
-
-
-@cache
-def _names(adapter: TypeAdapter[Any]) -> frozenset[bytes]:
-    """The names of all fields of a model, and of the models in it."""
-    schema = adapter.json_schema()
-    schemas = [schema, *schema.get("$defs", {}).values()]
-    return frozenset(name.encode() for model in schemas for name in model.get("properties", {}))
 
 
 class BoundedRoute(APIRoute):

@@ -10,13 +10,13 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI, Request
 
-from blindopt import faults, wire
+from blindopt import bodies, faults, wire
+from blindopt.bodies import parse
 from blindopt.errors import Forbidden, Invalid
 from blindopt.faults import SHOWN, SMALL_BYTES
 from curator_service.routes import studies
 from modeler_service.routes import runs
 from service_kit.web import dependencies, problems
-from service_kit.web.dependencies import parse
 from tests.interventions import act_before
 
 QUERY = json.dumps({"rows": [{"row": row} for row in range(1_000)]}).encode()
@@ -125,8 +125,9 @@ def test_a_text_that_looks_like_fields_is_a_text(text):
 def test_a_name_that_shows_nothing_is_refused(name):
     body = {"name": name, "expires_in_days": 1}
     with pytest.raises(Invalid, match=r"^name must be one line of characters that can be seen"):
-        parse(json.dumps(body).encode(), wire.GrantCreate)
-    assert parse(json.dumps(body | {"name": f"{name}a"}).encode(), wire.GrantCreate).name == f"{name}a"
+        asyncio.run(dependencies._parsed(json.dumps(body).encode(), wire.GrantCreate))
+    seen = asyncio.run(dependencies._parsed(json.dumps(body | {"name": f"{name}a"}).encode(), wire.GrantCreate))
+    assert seen.name == f"{name}a"
 
 
 def test_a_field_may_be_written_with_escapes():
@@ -156,7 +157,7 @@ def test_every_route_of_the_services_that_takes_json_is_bounded():
 
 def test_a_large_body_is_parsed_beside_the_event_loop_and_a_small_one_on_it(monkeypatch):
     threads = []
-    act_before(monkeypatch, dependencies, "parse", lambda *_: threads.append(threading.current_thread()))
+    act_before(monkeypatch, bodies, "parse", lambda *_: threads.append(threading.current_thread()))
     small = QUERY
     for body in (small, small + b" " * SMALL_BYTES):
         sent = iter([{"type": "http.request", "body": body}])
