@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import NotFound
-from curator_service.console import drafting, groups, private_bounds
+from curator_service.console import drafting, groups, private_bounds, studies
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import datasets, every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
@@ -197,6 +197,7 @@ async def _create(page: Page, form: Form, dataset: wire.DatasetView, body: Body)
     except ApiProblem as problem:
         failed = form.failed(problem, drafting.derived(form), body)
         return await _show(page, failed, _first_wrong(failed, "review"), dataset)
+    studies.start_check(page, made)
     done = "The draft is changed." if changed else "The draft is made."
     return page.go(f"/studies/{made['id']}", f"{done} Nothing has been released or charged yet.")
 

@@ -38,6 +38,7 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     listing = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
     listed = await datasets(page.api)
     context = {"study": study, "listing": listing, "form": form, "mechanisms": _MECHANISMS, "status": status}
+    context["tab"] = "Forecast"
     context |= {**_own(study), "forecast": None}
     if study["state"] == "draft":
         with suppress(ApiProblem):  # such as of a release without noise
@@ -65,7 +66,7 @@ async def start(page: Page, form: Form) -> Response:
         made = await page.api.post(f"/v1{where}", body, key=form.key)
     except ApiProblem as problem:
         return await _listed(page, form.failed(problem, {"kernel": "rows"}, body), problem.status)
-    return page.go(f"{where}/{made['id']}", "Under way.", mood="note")
+    return page.go(f"{where}/{made['id']}")
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}", roles=("owner",))
@@ -76,15 +77,7 @@ async def forecast(page: Page) -> Response:
     if page.query.get("as") == "json":
         return page.stream(_path(page))
     trail = [*_trail(page, study["spec"]["name"]), ("Forecasts", f"/studies/{study['id']}/forecasts")]
-    return page.show("forecast.html", title="Forecast", trail=trail, study=study, **_shown(view, study))
-
-
-@pages.get("/studies/{study_id}/forecasts/{forecast_id}/part", roles=("owner",))
-async def part(page: Page) -> Response:
-    """The same, as a part of the page."""
-    view = await page.api.get(_path(page))
-    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    return page.fragment("forecast_part.html", **_shown(view, study))
+    return page.show("forecast.html", title="Forecast", trail=trail, study=study, tab="Forecast", **_shown(view, study))
 
 
 def _shown(view: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,6 @@ async def home(page: Page) -> Response:
     return page.show("home.html", title="Needs your attention", **await _waiting(page))
 
 
-@pages.get("/waiting", roles=("owner", "measurer", "auditor"))
-async def waiting(page: Page) -> Response:
-    """The same, as a part of the page."""
-    return page.fragment("home_part.html", **await _waiting(page))
-
-
 @pages.get("/waiting/events", roles=("owner", "measurer", "auditor"))
 async def events(page: Page) -> Response:
     return await follow(page, lambda: _waiting(page))

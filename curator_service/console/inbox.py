@@ -53,13 +53,6 @@ async def _queue(page: Page) -> dict[str, Any]:
     }
 
 
-@pages.get("/inbox/count", roles=("owner", "measurer"))
-async def count(page: Page) -> Response:
-    """How many are open, as a part of the page."""
-    listing = await page.api.get("/v1/inbox", page_size=1)
-    return page.fragment("inbox_count.html", open=listing["open"], shown=bool(page.query.get("shown")))
-
-
 @pages.get("/inbox/events", roles=("owner", "measurer"))
 async def events(page: Page) -> Response:
     return page.stream("/v1/inbox/events")

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from blindopt import wire
 from blindopt.errors import BlindoptError
 from curator_service.console import figures
-from curator_service.console.live import follow_job
+from curator_service.console.live import follow
 from curator_service.console.reading import every, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.housekeeping import add_housekeeping, chosen
@@ -19,6 +19,10 @@ _TRAIL = [("Studies", "/studies")]
 _WAIT_SECONDS = 2.0
 _under_way: set["asyncio.Task[str | None]"] = set()
 """Tasks of releases, one for each form: the event loop itself keeps no reference to a task."""
+_CHECKS_MAX = 100
+_CHECK_TRIES = 30
+_checks: dict[str, tuple[str, "asyncio.Task[dict[str, Any] | str]"]] = {}
+"""By study, the digest of its draft and the check of it: a preview, or why there is none. It is in memory alone."""
 _failures: dict[str, str] = {}
 """By study, why a release failed after its page was sent; shown once."""
 
@@ -34,62 +38,146 @@ async def listed(page: Page) -> Response:
 @pages.get("/studies/{study_id}", roles=("owner",))
 async def study(page: Page) -> Response:
     """One study: its state, and the actions that are possible."""
-    context = await _context(page)
     if page.query.get("as") == "json":
         return page.stream(f"/v1/studies/{page.path['study_id']}")
-    return _shown(page, context)
+    return await _shown(page)
 
 
-def _shown(page: Page, context: dict[str, Any], form: Form | None = None, status: int = 200) -> Response:
-    return page.show("study.html", trail=_TRAIL, status=status, **{"form": form, "labels": None} | context)
+@pages.get("/studies/{study_id}/promise", roles=("owner",))
+async def promise(page: Page) -> Response:
+    """What a study promises and what not, in words and in numbers."""
+    context = await _study(page)
+    report = context["study"]["report"] or await _checked(page, context["study"])
+    account = await page.api.get(f"/v1/studies/{page.path['study_id']}/account")
+    context |= {"report": report, "account": account}
+    return page.show("study_promise.html", trail=_trail(context), tab="Promise", **context | {"title": "Promise"})
 
 
-async def _shown_with_labels(page: Page, labels: Form) -> Response:
-    return _shown(page, await _context(page) | {"labels": labels}, status=422)
+@pages.get("/studies/{study_id}/settings", roles=("owner",))
+async def settings(page: Page) -> Response:
+    """The settings of a study, its note and tags, and acts that come once."""
+    return await _settings(page)
 
 
-async def _context(page: Page) -> dict[str, Any]:
+async def _settings(page: Page, labels: Form | None = None) -> Response:
+    context = await _study(page) | {"labels": labels, "title": "Settings"}
+    status = 200 if labels is None else 422
+    return page.show("study_settings.html", trail=_trail(context), status=status, tab="Settings", **context)
+
+
+def _trail(context: dict[str, Any]) -> list[tuple[str, str]]:
+    return [*_TRAIL, (context["study"]["spec"]["name"], f"/studies/{context['study']['id']}")]
+
+
+async def _study(page: Page) -> dict[str, Any]:
+    view = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+    return {"study": view, "dataset": await page.api.get(f"/v1/datasets/{view['spec']['dataset_id']}")}
+
+
+async def _checked(page: Page, view: dict[str, Any]) -> Any:
+    """What public values say of a draft; None if it cannot be made, such as of a dataset that was archived."""
+    with suppress(ApiProblem):
+        return await page.api.post("/v1/studies:check", view["spec"])
+    return None
+
+
+async def _shown(page: Page, form: Form | None = None, status: int = 200) -> Response:
     study_id = page.path["study_id"]
-    view = await page.api.get(f"/v1/studies/{study_id}")
+    context = await _study(page)
+    view = context["study"]
     account = await page.api.get(f"/v1/studies/{study_id}/account")
-    dataset = await page.api.get(f"/v1/datasets/{view['spec']['dataset_id']}")
-    forecasts = await every(page.api, f"/v1/studies/{study_id}/forecasts", "forecasts")
     grants = await every(page.api, f"/v1/studies/{study_id}/grants", "grants")
     messages: dict[str, list[Any]] = {"recommendation": [], "budget": []}
     for message in await every(page.api, "/v1/messages", "messages", study_id=study_id):
         messages[message["message"]["kind"]].insert(0, message)
-    checked = None
-    if view["state"] == "draft":
-        with suppress(ApiProblem):  # such as of a dataset that was archived meanwhile
-            checked = await page.api.post("/v1/studies:check", view["spec"])
-    return {
+    context |= {
         "title": view["spec"]["name"],
-        "study": view,
         "account": account,
         "shares": shares(account),
-        "dataset": dataset,
-        "forecasts": forecasts[::-1][:5],
         "messages": messages,
         "live_grants": sum(grant["state"] == "live" for grant in grants),
         "report": view["report"],
-        "checked": checked,
-        "chance": checked is not None and any(c["code"] == "answers_hide_search" for c in checked["cautions"]),
-        "previewed": False,
         "high_risk": view["high_risk"],
         "failure": _failures.pop(study_id, None),
+        "form": form,
+        "tab": "Check" if view["state"] == "draft" else "Overview",
+        "checking": None,
+        "checked": None,
+        "problem": None,
+        "cautions": {"cautions": [], "record_cautions": []},
+    }
+    if view["state"] == "draft" and not context["dataset"]["erased_at"]:
+        context |= await _draft(page, view)
+    else:
+        _checks.pop(study_id, None)
+    return page.show("study.html", trail=_TRAIL, status=status, **context)
+
+
+# --- the check of a draft ---------------------------------------------------------------------------
+
+
+def start_check(page: Page, view: dict[str, Any]) -> None:
+    """Check a draft in a task, once for each state of it. What it finds stays in memory until the draft changes."""
+    study_id, digest = view["id"], view["spec_sha256"]
+    if study_id in _checks and _checks[study_id][0] == digest and not _checks[study_id][1].done():
+        return
+    _checks.pop(study_id, None)
+    _checks[study_id] = digest, asyncio.create_task(_check(page, study_id))
+    for oldest in list(_checks)[:-_CHECKS_MAX]:
+        del _checks[oldest]
+
+
+async def _check(page: Page, study_id: str) -> dict[str, Any] | str:
+    """The preview of a draft, once no other is under way; or why there is none."""
+    for _ in range(_CHECK_TRIES):
+        try:
+            report: dict[str, Any] = await page.api.post(f"/v1/studies/{study_id}:preview")
+            return report
+        except ApiProblem as problem:
+            if problem.status != 503:
+                return problem.in_words
+            await asyncio.sleep(_WAIT_SECONDS)
+        except (BlindoptError, OSError):
+            break
+    return "The draft was not checked: the service is busy, or its own log says why. Check it again."
+
+
+async def _draft(page: Page, view: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a draft: from public values, and by its check."""
+    digest, task = _checks.get(view["id"], ("", None))
+    checking = task is not None and not task.done()
+    ended = task.result() if task is not None and task.done() and digest == view["spec_sha256"] else None
+    checked, report = await _checked(page, view), ended if isinstance(ended, dict) else None
+    cautions: dict[str, list[Any]] = {}
+    for name in ("cautions", "record_cautions"):
+        listed = [caution for source in (checked, report) for caution in (source or {}).get(name, [])]
+        cautions[name] = list({caution["message"]: caution for caution in listed}.values())
+    return {
+        "checked": checked,
+        "report": report,
+        "problem": ended if isinstance(ended, str) else None,
+        "cautions": cautions,
+        "checking": {"progress": await _progress(page)} if checking else None,
     }
 
 
-@pages.get("/studies/{study_id}/state", roles=("owner",))
-async def state(page: Page) -> Response:
-    """The state of a release, as a part of the page."""
-    view = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    return page.fragment("study_state.html", study=view)
+async def _progress(page: Page) -> float | None:
+    """How far the check of a draft is."""
+    jobs = (await page.api.get("/v1/jobs"))["jobs"]
+    mine = (job["progress"] for job in jobs if (job["kind"], job["study_id"]) == ("preview", page.path["study_id"]))
+    return next(mine, None)
 
 
 @pages.get("/studies/{study_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    return await follow_job(page, f"/v1/studies/{page.path['study_id']}")
+    study_id = page.path["study_id"]
+
+    async def look() -> object:
+        view, (_, task) = await page.api.get(f"/v1/studies/{study_id}"), _checks.get(study_id, ("", None))
+        is_done = task is None or task.done()
+        return view["state"], view["progress"], is_done, None if is_done else await _progress(page)
+
+    return await follow(page, look)
 
 
 @pages.get("/studies/{study_id}/results", roles=("owner",))
@@ -105,22 +193,10 @@ async def results(page: Page) -> Response:
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))
 async def preview(page: Page, form: Form) -> Response:
-    """The preview of a release, with attacks on one that is thrown away."""
-    context = await _context(page)
-    try:
-        report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
-    except ApiProblem as problem:
-        return _shown(page, context, form.failed(problem), problem.status)
-    high = (report["verdict"] or {}).get("level") == "high"
-    return _shown(page, context | {"report": report, "previewed": True, "high_risk": high})
-
-
-@pages.get("/studies/{study_id}/previewing", roles=("owner",))
-async def previewing(page: Page) -> Response:
-    """The progress of a preview under way, as a part of the page."""
-    jobs = (await page.api.get("/v1/jobs"))["jobs"]
-    mine = (job for job in jobs if (job["kind"], job["study_id"]) == ("preview", page.path["study_id"]))
-    return page.fragment("previewing_part.html", job=next(mine, None))
+    """Check a draft: attacks on a release that is thrown away."""
+    where = f"/studies/{page.path['study_id']}"
+    start_check(page, await page.api.get(f"/v1{where}"))
+    return page.go(where)
 
 
 @pages.post("/studies/{study_id}:release", roles=("owner",))
@@ -134,7 +210,7 @@ async def release(page: Page, form: Form) -> Response:
     if form.has("chance") and not form.has("sure_chance"):
         form.wrong("sure_chance", "Tick this too before you release: the vendor finds no better record than chance.")
     if not form.ok:
-        return _shown(page, await _context(page), form.again(), 422)
+        return await _shown(page, form.again(), 422)
     task = asyncio.create_task(_release(page, form))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
@@ -214,5 +290,5 @@ add_housekeeping(
         "label": "Note and tags are saved.",
         "delete": "The draft is deleted. The log keeps its records of the draft.",
     },
-    _shown_with_labels,
+    _settings,
 )

@@ -144,12 +144,6 @@ async def tuning(page: Page) -> Response:
     return page.show("tuning.html", title=view["name"], trail=_TRAIL, **context)
 
 
-@pages.get("/tunings/{tuning_id}/part", roles=("owner",))
-async def part(page: Page) -> Response:
-    """The same, as a part of the page."""
-    return page.fragment("tuning_part.html", tuning=await page.api.get(_path(page)))
-
-
 @pages.get("/tunings/{tuning_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
     return await follow_job(page, _path(page))

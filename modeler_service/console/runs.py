@@ -96,15 +96,6 @@ async def _shown(page: Page, labels: Form | None = None) -> Response:
     )
 
 
-@pages.get("/runs/{run_id}/now", roles=("vendor", "viewer"))
-async def now(page: Page) -> Response:
-    """The part of a run's page that changes while it goes on; and the numbers of its charts."""
-    values = await _live_values(page, page.path["run_id"])
-    if page.query.get("chart"):
-        return page.show("run.html", title="", exports=(), messages=(), labels=None, **values)
-    return page.fragment("run_now.html", **values)
-
-
 @pages.get("/runs/{run_id}/events", roles=("vendor", "viewer"))
 async def events(page: Page) -> Response:
     """Stream the events of a run."""

@@ -145,4 +145,4 @@ async def start(page: Page, form: Form) -> Response:
         run = await page.api.post("/v1/runs", body, key=form.key)
     except ApiProblem as problem:
         return await _show(page, form.failed(problem, body=body), status=422)
-    return page.go(f"/runs/{run['id']}", "The run is queued.")
+    return page.go(f"/runs/{run['id']}")

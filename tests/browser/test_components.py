@@ -91,13 +91,28 @@ def test_a_form_shows_what_is_wrong_and_then_what_was_done(owner, app):
     expect(owner.page.get_by_role("status")).to_have_count(0)  # told once
 
 
-def test_a_live_part_follows_what_happens_elsewhere(owner, app):
+def test_a_live_part_follows_what_happens_elsewhere_and_ends_as_a_reload(owner, app):
+    """What was typed stays, what was said once does not, and where the state differs the whole page is another."""
+    app.state.samples.clear()
     owner.open("/console/samples")
-    part = owner.page.get_by_role("region", name="All samples")
-    before = len(app.state.samples)
+    name, part = owner.page.get_by_label("Name"), owner.page.get_by_role("region", name="All samples")
+    name.fill("first")
+    owner.press("Make it")
+    name.fill("half typed")
     app.state.samples.append(sample_service.Sample(name="made elsewhere", size=1))
-    expect(part).to_contain_text("made elsewhere")
-    expect(part).to_contain_text(f"{before + 1} samples")
+    expect(part).to_contain_text("2 samples, the last made elsewhere")
+    rows = owner.page.get_by_role("region", name="Samples", exact=True).get_by_role("row")
+    expect(rows).to_have_count(2)  # the state is the same, and the table no live part
+    expect(owner.page.get_by_role("status")).to_contain_text("Made first")
+    app.state.samples.append(sample_service.Sample(name="made last", size=1))
+    expect(rows).to_have_count(4)
+    expect(owner.page.get_by_role("status")).to_have_count(0)
+    expect(name).to_have_value("half typed")
+    expect(name).to_be_focused()
+    expect(owner.page.locator("#said")).to_have_text("3 samples, the last made last")
+    ended = owner.html()
+    owner.page.reload()
+    assert owner.html() == ended
 
 
 def test_without_scripts_pages_and_forms_work_and_times_are_in_utc(visit, url, app):

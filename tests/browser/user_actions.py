@@ -77,10 +77,12 @@ def draft(person: Visitor, dataset: str, steps: Mapping[str, Fields], look: Call
 
 
 def release(person: Visitor) -> None:
-    """Release the draft whose page is open."""
+    """Release the draft whose page is open, once it is checked."""
+    person.page.get_by_role("button", name="Check again").wait_for()
     person.page.get_by_label("I have read what is promised and what is not").check()
-    if (high := person.page.get_by_label("The preview found a high risk, and I release it anyway")).is_visible():
-        high.check()
+    for more in ("The preview found a high risk, and I", "The answers or the forecast are no better than chance"):
+        if (tick := person.page.get_by_label(more)).is_visible():
+            tick.check()
     person.press("Release")
     person.page.get_by_text("Released: the study is open.").wait_for()
 

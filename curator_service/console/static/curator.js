@@ -41,9 +41,8 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 }
 
 // The inbox by keyboard. Only in the value field, where these letters mean nothing else.
-const value = document.querySelector("[data-keys]");
-value?.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+document.addEventListener("keydown", (event) => {
+  if (!event.target.matches("[data-keys]") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "s") {
     event.preventDefault();
     document.getElementById("skip")?.click();
@@ -56,31 +55,16 @@ value?.addEventListener("keydown", (event) => {
   }
 });
 // After a refusal too: with one field alone, the field is where one goes on; its error describes it.
-if (value) {
-  value.focus();
-  value.select();
-}
+const value = document.querySelector("[data-keys]");
+value?.focus();
+value?.select();
 
 // What takes seconds says so, and is not sent twice.
-for (const form of document.querySelectorAll('form[method="post"]')) {
-  form.addEventListener("submit", () => {
-    form.classList.add("sent");
-    setTimeout(() => form.classList.remove("sent"), 20000);
-  });
-}
-
-// While a long request is under way, its page shows how far it is.
-for (const part of document.querySelectorAll("[data-progress]")) {
-  part.closest("form").addEventListener("submit", () => {
-    part.setAttribute("role", "status");
-    const look = async () => {
-      const reply = await fetch(part.dataset.progress, { headers: { "X-Fragment": "1" } }).catch(() => null);
-      if (reply?.ok) part.replaceChildren(...new DOMParser().parseFromString(await reply.text(), "text/html").body.childNodes);
-      setTimeout(look, 700);
-    };
-    setTimeout(look, 300);
-  });
-}
+document.addEventListener("submit", ({ target }) => {
+  if (target.method !== "post") return;
+  target.classList.add("sent");
+  setTimeout(() => target.classList.remove("sent"), 20000);
+});
 addEventListener("pageshow", () => document.querySelectorAll("form.sent").forEach((form) => form.classList.remove("sent")));
 
 // The privacy dial: what it means is drawn again at each move.

@@ -31,8 +31,8 @@ such as ``release.epsilon``, which ``form.read(model)`` makes (all components: t
 ``limit_of`` must allow its size. A chart of ``charts.line``, ``charts.scatter`` or ``charts.bars`` is an argument of
 ``page.show``, or in a list or dict; the page shows its numbers as a table, and as CSV and JSON with
 ``?chart=KEY&as=csv``. Large or endless replies are relayed: ``return page.stream("/v1/runs/.../events")``. A live part
-is ``{% call ui.live(page, events, fragment, "Name") %}``, where ``events`` is a page that streams and ``fragment`` one
-that ends in ``page.fragment("part.html", ...)``; it ends when the fragment has an element with ``data-ended``. Never
+is ``{% call ui.live(page, events, path, "Name", state) %}``, where ``events`` is a page that streams and ``path`` the
+page itself, from which its parts are drawn again; the whole page is where ``state`` differs. Never
 write markup in Python, ``|safe``, ``style=`` or ``on...=``: the content policy forbids them, and tests look for them.
 Text of people and of files belongs in ``<bdi>``.
 """

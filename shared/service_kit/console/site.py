@@ -253,8 +253,9 @@ class Console:
     def page(
         self, page: Page, template: str, *, status: int, title: str, trail: Trail = (), **context: Any
     ) -> Response:
-        """A whole page, with the messages to show."""
-        messages = self.flashes.take(page.request, page.session)
+        """A whole page, with the messages to show. They wait for a person, and not for a script that follows a page."""
+        follows = page.request.headers.get("x-fragment")
+        messages = () if follows else self.flashes.take(page.request, page.session)
         response = self.renderer.page(page, template, status, title=title, trail=trail, flashes=messages, **context)
         if messages:
             self.flashes.clear(response)

@@ -47,7 +47,7 @@ def test_the_first_page_asks_as_much_for_many_studies_as_for_one():
     paths = []
     for count in (1, 50):
         api = Api(accounts=_accounts(count), jobs=[job])
-        waiting = asyncio.run(home.waiting(_page(api)))
+        waiting = asyncio.run(home.home(_page(api)))
         assert waiting["jobs"] == [job | {"what": "Forecast", "path": f"/studies/{STUDY}/forecasts/fct_1"}]
         paths.append(api.paths)
     assert paths[0] == paths[1]

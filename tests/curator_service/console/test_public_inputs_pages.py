@@ -45,7 +45,9 @@ def test_a_draft_shows_its_cautions_before_it_is_released_and_after(owner, api, 
     loud, extreme = "which rules out next to nothing", "0.0 is exactly the smallest value of the column"
     for text in (loud, extreme, "for you alone, not stored", ", and accept the cautions"):
         assert text in owner.shown, text
-    owner.submit(f"/studies/{study}:release", sure="yes")
+    assert owner.shown.count(loud) == 1
+    owner.submit(f"/studies/{study}:release", sure="yes", sure_chance="yes")
+    owner.get(f"/studies/{study}/promise")
     assert loud in owner.shown
     assert extreme not in owner.shown
     assert "Cautions that were accepted with it" in owner.shown
@@ -63,6 +65,7 @@ def test_higher_caps_that_bring_a_caution_are_raised_by_whoever_accepts_it(owner
     (said,) = re.findall(r'name="sure" value="([^"]+)"', owner.text)
     owner.submit(page, reason="agreed", sure=html.unescape(said), **{"budget.epsilon_per_row": "500"})
     assert caps() == "500"
+    owner.get(f"/studies/{study}/promise")
     assert "one record may use epsilon 500 in total" in owner.shown
 
 
@@ -159,7 +162,7 @@ def test_the_band_of_the_chart_reaches_over_the_length_scales():
 
 
 def test_a_sandbox_is_made_and_labelled_on_every_page_of_it(owner, api, study):
-    owner.get(f"/studies/{study}")
+    owner.get(f"/studies/{study}/settings")
     assert SANDBOX not in owner.shown
     owner.submit(f"/studies/{study}:sandbox")
     made = owner.path.rpartition("/")[2]
@@ -168,7 +171,8 @@ def test_a_sandbox_is_made_and_labelled_on_every_page_of_it(owner, api, study):
     assert "This is the sandbox" in owner.shown
     assert SANDBOX in owner.shown
     assert "Make a sandbox" not in owner.shown
-    for path in (f"/studies/{made}", f"/studies/{made}/grants", f"/datasets/{sandbox.spec.dataset_id}"):
+    tabs = [f"/studies/{made}{tab}" for tab in ("", "/forecasts", "/promise", "/settings", "/grants")]
+    for path in (*tabs, f"/datasets/{sandbox.spec.dataset_id}"):
         owner.get(path)
         assert SANDBOX in owner.shown, path
     for path in ("/studies", "/datasets"):
@@ -275,10 +279,10 @@ def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
     assert owner.form("/studies/new")["release.sensitivity"] == str(spec.release.sensitivity)
 
 
-def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_answers_alone(owner, api):
+def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_answers_alone(owner, api, until):
     dataset = registered_apart(api, "outcomes", CSV.encode() + b"\n\n")
     first = api.release(api.create_study(spec_of(dataset)).id)
-    owner.get(f"/studies/{first.id}")
+    owner.get(f"/studies/{first.id}/settings")
     assert "Use the release of this study" in owner.shown
     owner.get(f"/studies/new?from={first.id}&read=release")
     assert "Only the answers use epsilon" in owner.shown
@@ -288,8 +292,8 @@ def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_a
     (second,) = [study for study in api.studies() if study.spec.name != first.spec.name and study.spec.release_of]
     assert second.spec.release_inputs == first.spec.release_inputs
     assert second.spec.release_of == first.id
-    owner.get(f"/studies/{second.id}")
-    owner.submit(f"/studies/{second.id}:release", sure="yes")
+    until(lambda: "Check again" in owner.get(f"/studies/{second.id}").text)
+    owner.submit(f"/studies/{second.id}:release", sure="yes", sure_high="yes", sure_chance="yes")
     assert "the study is open" in owner.shown
     assert api.study(second.id).view.release_sha256 == first.release_sha256
     answers, caps = {"epsilon": "0.1", "value_bound": 3.0}, {"epsilon_per_row": "12"}
@@ -298,7 +302,7 @@ def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_a
     assert api.account(dataset.id).epsilon == "11"
 
 
-def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(owner, api):
+def test_a_check_begins_with_its_verdict_stays_and_a_high_risk_takes_a_second_tick(owner, api, until):
     spec = spec_of(
         registered_apart(api, "risky", CSV.encode()),
         answers=wire.NoAnswerNoise(mechanism="none"),
@@ -307,17 +311,22 @@ def test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick(o
     draft = api.create_study(spec).id
     owner.get(f"/studies/{draft}")
     owner.submit(f"/studies/{draft}:preview")
+    until(lambda: "The check is under way" not in owner.get(f"/studies/{draft}").text)
     verdict, table = owner.shown.index("High risk: "), owner.shown.index("What attacks recover")
-    assert owner.shown.index("Preview") < verdict < table
+    assert verdict < table
+    for tab in ("/forecasts", "/promise", "/settings", ""):
+        owner.get(f"/studies/{draft}{tab}")
+    assert "High risk: " in owner.shown  # Back shows it again
     assert "100 % against 0 % blindly" in owner.text  # a bar says its figures
-    owner.submit(f"/studies/{draft}:release", sure="yes")
+    owner.submit(f"/studies/{draft}:release", sure="yes", sure_chance="yes")
     assert (owner.status, "Tick this too before you release" in owner.shown) == (422, True)
-    owner.submit(f"/studies/{draft}:release", sure="yes", sure_high="yes")
+    owner.submit(f"/studies/{draft}:release", sure="yes", sure_high="yes", sure_chance="yes")
     assert "the study is open" in owner.shown
+    assert "High risk: " not in owner.shown
 
 
-@pytest.mark.slow(sibling="test_a_preview_begins_with_its_verdict_and_a_high_risk_takes_a_second_tick")
-def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owner_opens_it(owner, api):
+@pytest.mark.slow(sibling="test_a_check_begins_with_its_verdict_stays_and_a_high_risk_takes_a_second_tick")
+def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owner_opens_it(owner, api, until):
     dataset = registered_apart(api, "kinds", CSV.encode() + b"\n")  # a file of its own: the account is the file's
     owner.get(f"/studies/new?dataset={dataset.id}")
     owner.submit("/studies/new", name="Which kind?", go="next")
@@ -340,7 +349,8 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     study = owner.path.rpartition("/")[2]
     spec = api.study(study).view.spec
     assert (spec.release.epsilon, spec.answers.epsilon, spec.budget.epsilon_per_row) == ("0.5", "0.5", "1")
-    owner.submit(f"/studies/{study}:release", sure="yes")
+    until(lambda: "Check again" in owner.get(f"/studies/{study}").text)
+    owner.submit(f"/studies/{study}:release", sure="yes", sure_high="yes", sure_chance="yes")
     owner.get(f"/studies/{study}/groups")
     assert owner.shown.count("to 10") + owner.shown.count("to 20") >= len(api.study(study).view.report.counts)
     owner.submit(f"/studies/{study}:open_group", row="0")

@@ -21,7 +21,7 @@ def test_a_run_on_a_sandbox_is_labelled_and_another_is_not(
     until(lambda: api.run(made.id).view.ended_at)
     assert api.run(made.id).state == "completed"
     assert api.run(made.id).view.study.sandbox
-    for path in (f"/runs/{made.id}", f"/runs/{made.id}/now", f"/runs/{made.id}/posterior"):
+    for path in (f"/runs/{made.id}", f"/runs/{made.id}/posterior"):
         browser.get(path)
         assert LABEL in browser.shown, path
     browser.get("/runs")

@@ -8,14 +8,14 @@ document.addEventListener("pointerover", (event) => {
 
 // A range that is dragged over a chart is that of the form beside it, where the page has one.
 let from;
-const zoom = document.getElementById("zoom");
 const placed = (svg, event) => {
   const [low, high, start, end] = svg.closest("[data-span]").dataset.span.split(" ").map(Number);
   const box = svg.getBoundingClientRect();
   const share = ((event.clientX - box.left) / box.width - start) / (end - start);
   return Math.round(low + Math.min(1, Math.max(0, share)) * (high - low));
 };
-const wide = (event) => zoom && event.target.closest?.("[data-span] svg.wide");
+const zoomed = () => document.getElementById("zoom");
+const wide = (event) => zoomed() && event.target.closest?.("[data-span] svg.wide");
 
 addEventListener("pointerdown", (event) => {
   const svg = wide(event);
@@ -25,7 +25,8 @@ addEventListener("pointerdown", (event) => {
 addEventListener("pointerup", (event) => {
   if (!from || wide(event) !== from.svg || Math.abs(event.clientX - from.x) < 12) return;
   const to = placed(from.svg, event);
-  [zoom.elements.first.value, zoom.elements.last.value] = [Math.min(from.at, to), Math.max(from.at, to)];
-  zoom.requestSubmit();
+  const { first, last } = zoomed().elements;
+  [first.value, last.value] = [Math.min(from.at, to), Math.max(from.at, to)];
+  zoomed().requestSubmit();
 });
 document.addEventListener("dragstart", (event) => { if (wide(event)) event.preventDefault(); });

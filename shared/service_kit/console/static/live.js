@@ -1,82 +1,75 @@
-// Live parts: upon an event, the server renders the part again and it takes the place of the old one.
+// A page with a live part follows its events. At each one it is fetched again, and its parts take the place of the old
+// ones. Once its state differs, the whole content does, so that a page ends as a reload would show it.
 import { localize } from "./times.js";
 
 const PAUSE_MS = 400; // at most one fetch in this time, however fast events come
 const RETRY_MS = [1000, 2000, 5000, 15000];
-const heard = new WeakMap(); // by part: the sentence that it last showed
+const main = document.getElementById("main");
+const said = document.getElementById("said");
+const live = () => main.querySelector("[data-live]");
+let failures = 0, source, heard, waiting = false;
 
-for (const part of document.querySelectorAll("[data-live]")) follow(part);
-
-function follow(part) {
-  if (part.querySelector("[data-ended]")) return; // it had come to its end when the page was made
-  let failures = 0;
-  let source;
-  heard.set(part, sentence(part));
-  const again = throttled(() => replace(part));
-
-  function open() {
-    source = new EventSource(part.dataset.live);
-    source.onopen = () => { failures = 0; part.dataset.state = "live"; };
-    source.onmessage = again;
-    for (const kind of (part.dataset.kinds ?? "trial run query change").split(" ")) source.addEventListener(kind, again);
-    source.onerror = () => {
-      source.close(); // by itself a browser gives up after some answers
-      part.dataset.state = "waiting";
-      const pause = RETRY_MS[Math.min(failures++, RETRY_MS.length - 1)];
-      setTimeout(async () => { if (await replace(part)) open(); }, pause);
-    };
-  }
-
+if (live() && !("ended" in live().dataset)) {
+  heard = sentence();
   open();
   addEventListener("pagehide", () => source.close());
 }
 
-// Whether there is more to follow: a part with data-ended has come to its end.
-async function replace(part) {
+function open() {
+  source = new EventSource(live().dataset.live);
+  source.onopen = () => { failures = 0; delete live().dataset.away; };
+  source.onmessage = again;
+  for (const kind of ["trial", "run", "query", "inbox", "change"]) source.addEventListener(kind, again);
+  source.onerror = () => {
+    source.close(); // by itself a browser gives up after some answers
+    live().dataset.away = "";
+    const pause = RETRY_MS[Math.min(failures++, RETRY_MS.length - 1)];
+    setTimeout(async () => { if (await draw()) open(); }, pause);
+  };
+}
+
+function again() {
+  if (waiting) return;
+  waiting = true;
+  setTimeout(async () => { waiting = false; if (!await draw()) source.close(); }, PAUSE_MS);
+}
+
+// Whether there is more to follow.
+async function draw() {
   try {
-    const reply = await fetch(part.dataset.fragment, { headers: { "X-Fragment": "1" } });
+    const reply = await fetch(live().dataset.page, { headers: { "X-Fragment": "1" } });
     if (reply.status === 401) { location.reload(); return false; }
     if (!reply.ok) return true;
-    const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
-    const kept = focusOf(part);
-    const open = [...part.querySelectorAll("details")].map((d) => d.open);
-    for (const other of fresh.querySelectorAll("[data-part]")) { // a part of the page that stands elsewhere
-      other.remove();
-      const old = document.getElementById(other.id);
-      if (old && (old.dataset.state !== other.dataset.state || !old.contains(document.activeElement))) old.replaceWith(other);
-    }
-    part.replaceChildren(...fresh.body.childNodes);
-    say(part);
-    part.querySelectorAll("details").forEach((d, i) => { d.open = open[i] ?? d.open; });
-    localize(part);
-    if (kept) document.getElementById(kept)?.focus();
-    part.dispatchEvent(new CustomEvent("replaced", { bubbles: true }));
-    if (part.querySelector("[data-ended]")) { part.dataset.state = "ended"; return false; }
+    const fresh = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById("main");
+    const next = fresh.querySelector("[data-live]");
+    if (next && next.dataset.state === live().dataset.state) fresh.querySelectorAll("[data-part]").forEach(exchange);
+    else exchange(fresh);
+    if (sentence() && sentence() !== heard) said.textContent = sentence(); // one short line to screen readers
+    heard = sentence();
+    return next !== null && !("ended" in next.dataset);
   } catch { /* the network is away: the next event or try brings it back */ }
   return true;
 }
 
-function sentence(part) {
-  return part.querySelector("[data-say]")?.textContent.trim().replace(/\s+/g, " ") ?? "";
+// What is open, focused and typed stays where the new part has it too. A tick does not: it was about the old part.
+function exchange(fresh) {
+  const old = document.getElementById(fresh.id);
+  if (!old) return;
+  const focus = old.contains(document.activeElement) ? document.activeElement.id : "";
+  const title = (details) => details.querySelector("summary").textContent;
+  const opened = new Set([...old.querySelectorAll("details[open]")].map(title));
+  const typed = [...old.querySelectorAll("form [name]")].filter((field) => field.defaultValue !== undefined && field.value !== field.defaultValue);
+  for (const details of fresh.querySelectorAll("details")) details.open ||= opened.has(title(details));
+  for (const field of typed) {
+    const form = [...fresh.querySelectorAll("form")].find((form) => form.action === field.form.action && form.elements[field.name]);
+    if (form && field.type !== "file") form.elements[field.name].value = field.value;
+  }
+  localize(fresh);
+  old.replaceChildren(...fresh.childNodes);
+  const next = focus ? document.getElementById(focus) : document.activeElement === document.body && old.querySelector("[autofocus]");
+  if (next) next.focus();
 }
 
-// One short line to screen readers, where it has changed.
-function say(part) {
-  const now = sentence(part);
-  if (now && now !== heard.get(part)) part.previousElementSibling.textContent = now;
-  heard.set(part, now);
-}
-
-function focusOf(part) {
-  const active = document.activeElement;
-  return active && part.contains(active) ? active.id : "";
-}
-
-function throttled(act) {
-  let waiting = false;
-  return () => {
-    if (waiting) return;
-    waiting = true;
-    setTimeout(() => { waiting = false; act(); }, PAUSE_MS);
-  };
+function sentence() {
+  return main.querySelector("[data-say]")?.textContent.trim().replace(/\s+/g, " ") ?? "";
 }

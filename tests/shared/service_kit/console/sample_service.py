@@ -156,12 +156,6 @@ async def upload(page: Page, form: Sent) -> Response:
     return page.go("/samples", f"{made['name']} has {made['size']:.0f} bytes")
 
 
-@pages.get("/samples/list", roles=("owner",))
-async def fragment(page: Page) -> Response:
-    listing = await page.api.read("/v1/samples", SamplePage, page_size=1000)
-    return page.fragment("list.html", listing=listing)
-
-
 @pages.get("/samples/events", roles=("owner",))
 async def events(page: Page) -> Response:
     return page.stream("/v1/samples/events")

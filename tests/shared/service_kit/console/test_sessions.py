@@ -431,9 +431,9 @@ def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
 def test_what_a_page_fetches_by_itself_keeps_no_session_alive(owner, clock):
     for headers in ({"x-fragment": "1"}, {"accept": "text/event-stream"}):
         clock.forward(minutes=14)
-        assert owner.get("/console/samples/list", headers=headers).status_code == 200
+        assert owner.get("/console/samples", headers=headers).status_code == 200
     clock.forward(minutes=3)
-    assert owner.get("/console/samples/list", headers={"x-fragment": "1"}).status_code == 401
+    assert owner.get("/console/samples", headers={"x-fragment": "1"}).status_code == 401
     assert not _is_in(owner)
 
 
