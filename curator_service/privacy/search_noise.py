@@ -202,13 +202,15 @@ def of_answers(spec: StudyCreate, price: Price, points: Sequence[ForecastPoint])
     ]
 
 
-def tool(spec: StudyCreate, value: float | None, points: Sequence[ForecastPoint], n: int, *, is_public: bool) -> Tool:
-    """What to use for a draft on ``n`` records, by the first rule that holds. ``value``: its rho."""
+def tool(spec: StudyCreate, value: float | None, cautions: Sequence[Caution], n: int, *, is_public: bool) -> Tool:
+    """What to use for a draft on ``n`` records, by the first rule that holds. ``value``: its rho.
+
+    ``cautions``: of the draft, which may say that its answers hide the search.
+    """
     d, of_column = len(spec.features), isinstance(spec.measurement, ColumnMeasurement)
     delta, cap = getattr(spec.release, "sensitivity", 0.0), spec.budget.queries
     is_exact = isinstance(spec.answers, NoAnswerNoise)
     figures = {} if value is None else {"rho": round(value, 3)}
-    own = own_point(points, spec)
     if of_column and is_exact and not is_public:
         return Tool(
             name="sort",
@@ -232,9 +234,8 @@ def tool(spec: StudyCreate, value: float | None, points: Sequence[ForecastPoint]
     if value is not None and value < CHANCE:
         why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features."
         return Tool(name="not_useful", why=why, figures=figures)
-    if own is not None and own.better == "no":
-        why = "The forecast of this draft is no better than random records: see the caution about its answers."
-        return Tool(name="not_useful", why=why, figures=figures)
+    for caution in (caution for caution in cautions if caution.code == "answers_hide_search"):
+        return Tool(name="not_useful", why=caution.message, figures=figures)
     why = "What the noise does to a search in so many features is unknown: make a forecast on a public sample."
     if value is not None:
         why = _of_rho(value)

@@ -239,6 +239,9 @@ class Releases:
             return earlier
         key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
         task = Task(self._draws, study_id, study_id)
+        with self._context.database.read() as db:
+            forecast = store.spec_of(db, study_id)
+        points = self._forecast_of(forecast)  # before the transaction, because it reads too
 
         def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus, Task[Reply]]:
             self._context.authentication.check_live(db, request.principal)
@@ -265,7 +268,7 @@ class Releases:
                 raise StateConflict(
                     f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
                 )
-            self._check_chance(spec, current, seen)
+            self._check_chance(spec, current, points if spec == forecast else [], seen)
             self._budgets.charge_release(db, request.principal.actor, study_id, spec, current.release)
             store.change(db, store.studies, study_id, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=study_id)
@@ -283,12 +286,18 @@ class Releases:
                 raise
             return stored  # published since we looked
 
-    def _check_chance(self, spec: wire.StudyCreate, current: ReleaseStatus, seen: wire.ReleaseAsked | None) -> None:
+    def _check_chance(
+        self,
+        spec: wire.StudyCreate,
+        current: ReleaseStatus,
+        points: list[wire.ForecastPoint],
+        seen: wire.ReleaseAsked | None,
+    ) -> None:
         """Raise StateConflict for answers that find nothing better than chance, unless ``seen`` confirms them."""
         if current.public or (seen and seen.confirm_chance):
             return
         price = accounting.price(spec, current.claimed)
-        for caution in search_noise.of_answers(spec, price, self._forecast_of(spec)):
+        for caution in search_noise.of_answers(spec, price, points):
             raise StateConflict(f"{caution.message} Or release the draft all the same with confirm_chance true.")
 
     def _refuse(self, request: RequestContext, study_id: str, refusal: BudgetExhausted) -> None:

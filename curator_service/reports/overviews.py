@@ -65,7 +65,7 @@ class Overviews:
             **fields,
             search=search_noise.in_words(rho, spec, points),
             answers_mean=None if is_groups(spec) else meaning(spec.answers, fields["price"].answers, unit or ""),
-            tool=search_noise.tool(spec, rho, points, dataset.rows, is_public=dataset.public),
+            tool=search_noise.tool(spec, rho, fields["cautions"], dataset.rows, is_public=dataset.public),
             strength=protected.word if protected else None,
             epsilon_hidden=hidden,
             epsilon_whole=whole_record,

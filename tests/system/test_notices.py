@@ -62,7 +62,7 @@ def _private(owner, data, small):
     """A released study on private records, and a modeler's token."""
     more = {"kernel": small.kernel, "answers": LAPLACE, "budget": BUDGET, "name": "zq-study"}
     draft = owner.create_study(a_study_of(small, data.id, GAUSSIAN, **more))
-    owner.release(draft.id)
+    owner.release(draft.id, request=wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_chance=True))
     return draft.id, owner.grant(draft.id, wire.GrantCreate(name="zq-vendor")).token
 
 

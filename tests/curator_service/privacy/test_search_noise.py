@@ -243,8 +243,8 @@ def test_the_tool_of_twelve_written_cases(spec, name, says):
 
 def test_a_forecast_like_chance_makes_a_search_useless():
     spec = by_people()
-    points = points_of(("2", None, 0.4, False))
-    assert search_noise.tool(spec, 0.5, points, 1000, is_public=False).name == "not_useful"
+    hides = search_noise.of_answers(spec, accounting.price(spec), points_of(("2", None, 0.4, False)))
+    assert search_noise.tool(spec, 0.5, hides, 1000, is_public=False).name == "not_useful"
     assert search_noise.tool(spec, 0.5, (), 1000, is_public=False).name == "search"
 
 

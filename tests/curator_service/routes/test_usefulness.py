@@ -210,3 +210,20 @@ def test_after_an_erasure_nothing_of_the_picture_is_left(curator):
     assert curator.send("owner", "GET", f"{path}/picture").status_code == 410
     assert dataset not in curator.curator.vault.pictures
     assert str(counts).encode() not in beside.stored(curator.context.database.path)
+
+
+def test_answers_like_chance_are_released_after_a_confirmation_alone(curator):
+    """10 answers at epsilon 1 are worth less than 1 exact one. A release without a body is refused too."""
+    dataset = curator.register(csv_of(table(seed=11)))
+    draft = curator.draft(spec_of(dataset, **PEOPLE))
+    check = curator.call("owner", "POST", "/v1/studies:check", json=draft["spec"])
+    (caution,) = (each for each in check["cautions"] if each["code"] == "answers_hide_search")
+    assert check["answers_mean"]["sentences"][-1] in caution["message"]
+    assert check["tool"]["name"] == "not_useful"
+    path, seen = f"/v1/studies/{draft['id']}:release", {"spec_sha256": draft["spec_sha256"]}
+    for body in ({}, {"json": seen}, {"json": seen | {"confirm_high_risk": True}}):
+        reply = curator.send("owner", "POST", path, **body)
+        assert (reply.status_code, "confirm_chance" in reply.json()["detail"]) == (409, True)
+    assert curator.call("owner", "POST", path, json=seen | {"confirm_chance": True})["state"] == "open"
+    exact = curator.draft(spec_of(dataset, **PEOPLE, answers=wire.NONE, budget=wire.Budget(queries=10)))
+    assert curator.call("owner", "POST", f"/v1/studies/{exact['id']}:release")["state"] == "open"
