@@ -141,8 +141,9 @@ def cautions_from_records(
         *record_cautions.of_labels(seen.labels_repeated),
     ]
     if dataset.public:
-        return useful
+        return [*map(cautions.with_fix, useful)]
     read = dataset.reading.columns if dataset.reading is not None else []
     one_hot = {choice.column: choice.stored for choice in read if choice.kind == "one_hot"}
     extremes = {c.name: (c.minimum, c.maximum) for c in dataset.columns if c.name not in encoded}
-    return useful + cautions.of_categories(spec, one_hot) + cautions.of_bounds(spec, extremes)
+    of_columns = cautions.of_categories(spec, one_hot) + cautions.of_bounds(spec, extremes)
+    return [*map(cautions.with_fix, useful + of_columns)]

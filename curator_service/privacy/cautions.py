@@ -16,6 +16,24 @@ EPSILON_LARGE = Decimal(10)
 RECORDS_MIN = 10
 PUBLISHED_LARGE = 0.01
 """The number of records, delta times n, that a mechanism with this delta may publish on average."""
+_HIGH = {"epsilon_large", "delta_large", "no_cap", "row_epsilon_large", "noise_hides_search", "groups_small"}
+_STEPS: dict[str, wire.DraftStep] = {
+    "dataset_id": "data", "features": "features", "measurement": "measurement", "answers": "answers",
+    "privacy_unit": "answers", "budget": "budget",
+}  # fmt: skip
+_WORDS: dict[wire.DraftStep, str] = {
+    "data": "Use another dataset", "features": "Change the bounds", "measurement": "Change the outcome",
+    "release": "Change the release", "answers": "Change the answers", "budget": "Change the caps",
+}  # fmt: skip
+
+
+def with_fix(caution: wire.Caution) -> wire.Caution:
+    """A caution about a draft with its level, and with the step that mends it, unless it has one."""
+    level: wire.CautionLevel = "high" if caution.code in _HIGH else caution.level
+    head = "release" if caution.field.endswith("hidden_change") else caution.field.partition(".")[0]
+    step = _STEPS.get(head, "release")
+    fix = caution.fix or wire.CautionFix(step=step, words=_WORDS[step])
+    return caution.model_copy(update={"level": level, "fix": fix})
 
 
 def of_study(
@@ -35,10 +53,10 @@ def of_study(
     """
     useful = of_use(spec, n)
     if is_public:
-        return useful
+        return [*map(with_fix, useful)]
     of_release = [*_of_release(spec, release, n), *search_noise.of_study(spec, rho)]
     hidden = search_noise.of_answers(spec, price, points)
-    return [*of_release, *_of_answers(spec), *hidden, *_of_caps(spec, price), *useful]
+    return [*map(with_fix, [*of_release, *_of_answers(spec), *hidden, *_of_caps(spec, price), *useful])]
 
 
 def of_use(spec: wire.StudyCreate, n: int) -> list[wire.Caution]:
@@ -70,7 +88,7 @@ def of_released(
     spec: wire.StudyCreate, accepted: Sequence[wire.Caution], price: wire.Price, *, is_public: bool
 ) -> list[wire.Caution]:
     """The cautions ``accepted`` with a release, and those about its caps of now in place of those of then."""
-    now = [] if is_public else _of_caps(spec, price)
+    now = [] if is_public else [*map(with_fix, _of_caps(spec, price))]
     then = {"no_cap", "row_epsilon_large"} if now else set()
     return [*(caution for caution in accepted if caution.code not in then), *now]
 
@@ -158,7 +176,8 @@ def of_categories(spec: wire.StudyCreate, one_hot: Mapping[str, Sequence[str]]) 
                 f"{delta:g} are hidden, so the category of a record is not. To hide it, state a hidden change of "
                 "1.42, the square root of 2, or more for each of its columns."
             )
-            cautions.append(wire.Caution(code="category_not_hidden", field=f"features.{used[0]}", message=message))
+            field, fix = f"features.{used[0]}", wire.CautionFix(step="release", words=_WORDS["release"])
+            cautions.append(wire.Caution(code="category_not_hidden", field=field, message=message, fix=fix))
     return cautions
 
 
@@ -220,11 +239,11 @@ def of_bounds(spec: wire.StudyCreate, extremes: Extremes) -> list[wire.Caution]:
         if feature.column not in extremes:  # its bounds follow from a public list
             continue
         smallest, largest = extremes[feature.column]
-        field = f"features.{index}"
-        if feature.lower == smallest:
-            cautions.append(_of_extreme(f"{field}.lower", feature.column, feature.lower, "smallest"))
-        if feature.upper == largest:
-            cautions.append(_of_extreme(f"{field}.upper", feature.column, feature.upper, "largest"))
+        ends = [("smallest", smallest)] * (feature.lower == smallest) + [("largest", largest)] * (
+            feature.upper == largest
+        )
+        field = f"features.{index}.{'lower' if feature.lower == smallest else 'upper'}"
+        cautions += _of_extremes(field, feature.column, ends)
     measurement, answers = spec.measurement, spec.answers
     if isinstance(answers, wire.NoAnswerNoise) or not isinstance(measurement, wire.ColumnMeasurement):
         return cautions
@@ -233,17 +252,19 @@ def of_bounds(spec: wire.StudyCreate, extremes: Extremes) -> list[wire.Caution]:
     smallest, largest = extremes[measurement.column]
     bounds = {answers.value_bound, answers.bound}
     rounding = _ULPS * ulp(max(abs(answers.centre), answers.bound))
-    if any(abs(answers.centre - bound - smallest) <= rounding for bound in bounds):
-        cautions.append(_of_extreme("answers.value_bound", measurement.column, smallest, "smallest"))
-    if any(abs(answers.centre + bound - largest) <= rounding for bound in bounds):
-        cautions.append(_of_extreme("answers.value_bound", measurement.column, largest, "largest"))
-    return cautions
+    at_low = any(abs(answers.centre - bound - smallest) <= rounding for bound in bounds)
+    at_high = any(abs(answers.centre + bound - largest) <= rounding for bound in bounds)
+    ends = [("smallest", smallest)] * at_low + [("largest", largest)] * at_high
+    return cautions + _of_extremes("answers.value_bound", measurement.column, ends)
 
 
-def _of_extreme(field: str, column: str, value: float, extreme: str) -> wire.Caution:
+def _of_extremes(field: str, column: str, ends: Sequence[tuple[str, float]]) -> list[wire.Caution]:
+    """A caution about the ends of one column that are bounds; none without any."""
+    if not ends:
+        return []
+    exactly = " and ".join(f"{value!r} is exactly the {extreme}" for extreme, value in ends)
     message = (
-        f"{column}: {value!r} is exactly the {extreme} value of the column. A bound that is computed from the records "
-        "reveals the record at that end, and no promise covers it. Take a bound from public knowledge; if this one is, "
-        "such as 0 for a count, nothing is wrong."
+        f"{column}: {exactly} value of the column. A bound that is computed from the records reveals the record at "
+        "that end, and no promise covers it. If the bound is public knowledge, such as 0 for a count, nothing is wrong."
     )
-    return wire.Caution(code="bound_is_extreme", field=field, message=message)
+    return [wire.Caution(code="bound_is_extreme", field=field, message=message)]

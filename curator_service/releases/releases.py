@@ -35,7 +35,7 @@ from curator_service.datasets.facts import cautions_from_records
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy import accounting, entropy, search_noise
+from curator_service.privacy import accounting, cautions, entropy, search_noise
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism
@@ -419,4 +419,5 @@ class StoredRelease:
 
 def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:
     law, columns = mechanism.noise(rows.d), mechanism.columns(rows.d)
-    return search_noise.of_records(spec, rho_of(spec, mechanism), rows.sample(_RECORDS), law, columns)
+    of_records = search_noise.of_records(spec, rho_of(spec, mechanism), rows.sample(_RECORDS), law, columns)
+    return [*map(cautions.with_fix, of_records)]

@@ -46,6 +46,8 @@ def draft_for_people(olga):
     olga.follow("New study on this dataset")
     olga.fill("Name of the study", "Whose HbA1c next")
     olga.press("Next")
+    for name in ("sex=female", "sex=male"):  # with the bounds that the service made
+        olga.page.get_by_role("checkbox", name=name).check()
     for name, lower, upper in (("age", 18, 95), ("height", 100, 220)):
         olga.fill(f"smallest of {name}", str(lower))
         olga.fill(f"largest of {name}", str(upper))
@@ -63,6 +65,25 @@ def draft_for_people(olga):
     olga.press("Next")
     olga.fill("How many measurements", "20")
     olga.page.get_by_role("button", name="Next").first.click()
+
+
+def look_at_the_draft(olga):
+    """Each caution stands once, none is about a column that the service made, and the page is short."""
+    page = olga.page
+    page.get_by_role("button", name="Check again").wait_for()
+    olga.visitor.look("draft-check")
+    boxes = page.locator("main .notice").all_inner_texts()
+    assert len(boxes) == len(set(boxes)) > 0
+    assert [box for box in boxes if "sex=" in box and "smallest" in box] == []
+    for box in boxes:
+        sentence = box.partition(". ")[0]
+        assert page.locator("main").inner_text().count(sentence) == 1, sentence
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate("document.documentElement.scrollHeight") <= 2_500
+    for tab in ("Forecast", "Promise", "Settings", "Check"):
+        olga.follow(tab)
+        olga.visitor.look(f"draft-{tab.lower()}")
+    expect(page.get_by_role("region", name="What attacks recover")).to_be_visible()  # as it was
 
 
 def test_a_nurse_reads_whom_to_measure_and_a_wrong_unit_is_told_once_until_it_is_mended(services, browser):
@@ -86,6 +107,7 @@ def test_a_nurse_reads_whom_to_measure_and_a_wrong_unit_is_told_once_until_it_is
     olga.page.get_by_role("button", name="Make the draft").last.click()
     olga.page.wait_for_url(re.compile("/studies/std_"))
     study = re.search("std_[0-9a-f]+", olga.page.url)[0]
+    look_at_the_draft(olga)
     with Owner(services.curator.url, services.curator.token) as owner:
         seen = owner.study(study).view.spec_sha256
         owner.release(study, request=wire.ReleaseAsked(spec_sha256=seen, confirm_high_risk=True))
