@@ -31,6 +31,7 @@ from curator_service.routes import (
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from service_kit import app as serving
+from service_kit.context.log_archive import LogArchive
 from service_kit.context.retention import Retention
 from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import NoticeDelivery
@@ -53,7 +54,9 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     vault = Vault(settings.data_dir / "files", settings.part_bytes)
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(context, vault, settings)
-    retention = Retention(context, sweeps(settings))
+    days = settings.retention_log_days
+    archive = None if days is None else LogArchive(context, days, log_checks.archivable)
+    retention = Retention(context, sweeps(settings), archive)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

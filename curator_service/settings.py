@@ -110,6 +110,20 @@ class Settings(ServiceSettings):
         None, ge=1, le=36_500, description="Notes at measurements are deleted after so many days; none unless set."
     )
 
+    retention_log_days: int | None = Field(
+        None,
+        ge=90,
+        le=36_500,
+        description="Records of the audit log are archived after so many days, 65,536 at once; none unless set.",
+    )
+    log_archive_dir: Path | None = Field(
+        None, description="Folder of archived segments of the audit log; DATA_DIR/archive unless set."
+    )
+
+    @property
+    def archive_dir(self) -> Path:
+        return self.log_archive_dir or super().archive_dir
+
     @model_validator(mode="after")
     def _webhooks_are_whole(self) -> Self:
         for name, url, file in (

@@ -6,9 +6,10 @@ Each summary follows the log record by record, then checks that its tables hold 
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import cached_property, partial
 from itertools import starmap
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,7 +31,15 @@ from curator_service.queries.table import BATCHES, AnswerVersion, Entry, Measure
 from curator_service.salted_digests import salted_digest, salted_file_digest
 from curator_service.store import jobs
 from curator_service.studies import table as messages
-from service_kit.context.log_summaries import OTHER, LogSummary, Part, PrincipalLogSummary, summarize
+from service_kit.context.log_summaries import (
+    OTHER,
+    LogSummary,
+    Part,
+    PrincipalLogSummary,
+    RowDigest,
+    StatefulSummary,
+    summarize,
+)
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import is_erased
@@ -120,6 +129,11 @@ def erased_in_words(db: Connection) -> str:
     for record in audit_log.of_kind(db, *ErasureLogSummary.kinds):
         summary.follow(record)
     return summary.words
+
+
+def archivable(db: Connection) -> list[StatefulSummary]:
+    """The summaries of records that are archived."""
+    return [InboxLogSummary(ErasureLogSummary()), _LedgerLogSummary(db), _ReplyLogSummary(db)]
 
 
 class _DatasetLogSummary:
@@ -379,6 +393,16 @@ class _ReplyLogSummary:
         """By grant."""
         self._marked: dict[str, str] = {}
         """By grant, the key of a reply in whose place is the marker of an erasure."""
+        self._is_whole = True
+
+    def state(self) -> Json:
+        """The state after archived records: the replies to these are counted, and no service sends them any more."""
+        return {"count": self._count, "studies": self._studies, "erased": sorted(self._erased.studies)}
+
+    def load(self, state: Json) -> None:
+        """Go on after archived records with this state."""
+        self._count, self._studies, self._is_whole = state["count"], state["studies"], False
+        self._erased.studies = set(state["erased"])
 
     def follow(self, record: Json) -> None:
         exchange = record.get("exchange")
@@ -409,6 +433,8 @@ class _ReplyLogSummary:
                     yield LogBroken(what, about=grant)
         if stored_replies.count_answers(db) == self._count:
             return
+        if not self._is_whole:
+            raise LogBroken("the stored answers are not as many as the log says")
         logged = {
             (exchange["grant_id"], exchange["idempotency_key"])
             for exchange in (record.get("exchange") for record in audit_log.of_kind(db, "exchange", *_ANSWERING))
@@ -441,32 +467,66 @@ class _LedgerLogSummary:
         self._db = db
         self._accounts: dict[str, StudyLedger] = {}
         self._charged: dict[str, _ChargedQuery] = {}
+        self._archived: defaultdict[str, RowDigest] = defaultdict(RowDigest)
+        """By study, the queries whose charges are in archived records."""
+        self._unanswered: dict[str, str] = {}
+        """Those of them that have no answer in these, and their studies."""
+
+    def state(self) -> Json:
+        """The state after archived records."""
+        for name, query in self._charged.items():
+            self._archived[query.study_id].add(name.encode())
+            if not query.is_answered:
+                self._unanswered[name] = query.study_id
+        self._charged.clear()
+        accounts = {study: account.state() for study, account in self._accounts.items()}
+        queries = {study: asdict(digest) for study, digest in self._archived.items()}
+        return {"accounts": accounts, "queries": queries, "unanswered": self._unanswered}
+
+    def load(self, state: Json) -> None:
+        """Go on after archived records with this state."""
+        for study, account in state["accounts"].items():
+            self._accounts[study] = StudyLedger(partial(_prices, self._db, study))
+            self._accounts[study].load(account)
+        self._archived.update({study: RowDigest(**digest) for study, digest in state["queries"].items()})
+        self._unanswered = state["unanswered"]
 
     def follow(self, record: Json) -> None:
         details, exchange = record.get("details", {}), record.get("exchange")
         if record["kind"] in ("charge", "charge.refused"):
             if (study := details["study_id"]) not in self._accounts:
-                self._accounts[study] = StudyLedger(_prices(self._db, study))
+                self._accounts[study] = StudyLedger(partial(_prices, self._db, study))
             self._accounts[study].take(details, refused=record["kind"] == "charge.refused")
-            query = details.get("query_id")
-            if (query in self._charged) != ("version" in details):  # a correction follows the charge of its query
+            query, is_correction = details.get("query_id"), "version" in details  # it follows the charge of its query
+            if (query in self._charged or (is_correction and self._is_archived(query, study))) != is_correction:
                 raise LogBroken(f"query {query} was charged twice, or corrected before it was charged", about=study)
-            if query is not None:
-                self._charged.setdefault(query, _ChargedQuery(study))
+            if query is not None and not is_correction:
+                self._charged[query] = _ChargedQuery(study)
         elif exchange and exchange["status"] in (201, 202) and not exchange["replayed"] and "query_id" in details:
             query = self._charged.get(details["query_id"])
+            if query is None and self._unanswered.pop(details["query_id"], None) is not None:
+                return
             if query is None or query.is_answered:
                 what = "answered before it was charged" if query is None else "answered twice"
                 raise LogBroken(f"query {details['query_id']} was {what}", about=exchange["study_id"])
             query.is_answered = True
 
+    def _is_archived(self, query: str, study: str) -> bool:
+        """Whether a query was charged in archived records; by the table, which is compared with these."""
+        with suppress(NotFound):
+            return self._archived[study].count > 0 and store.find(self._db, store.queries, query).study_id == study
+        return False
+
     def check(self, db: Connection) -> Iterator[LogBroken]:
         counts = dict.fromkeys(self._accounts, 0)
+        archived: defaultdict[str, RowDigest] = defaultdict(RowDigest)
         for line in store.every(db, ledger):
             count, study = counts.get(line.study_id, 0), line.study_id
             counts[study] = count + 1
             if study not in self._accounts or count >= len(self._accounts[study]):
                 yield LogBroken(f"ledger line {line.seq} is not in the log", about=study)
+            elif count < self._accounts[study].archived.count:
+                archived[study].add(line_digest(tuple(line)[2:-1]))
             elif self._accounts[study].digest(count) != line_digest(tuple(line)[2:-1]):
                 what = "it was changed, or one is missing"
                 yield LogBroken(f"ledger line {line.seq} is not what the log says: {what}", about=study)
@@ -474,13 +534,27 @@ class _LedgerLogSummary:
             if counts[study] < len(account):
                 what = f"lacks the last of {len(account)} lines in the log"
                 yield LogBroken(f"the ledger of {study} {what}", about=study)
+            elif archived[study] != account.archived:
+                what = f"one of its first {account.archived.count} lines was changed"
+                yield LogBroken(f"the ledger of {study} is not what the log says: {what}", about=study)
+        yield from self._check_queries(db)
+
+    def _check_queries(self, db: Connection) -> Iterator[LogBroken]:
+        archived: defaultdict[str, RowDigest] = defaultdict(RowDigest)
         for row in store.every(db, store.queries):
+            if archived[row.study_id].count < self._archived[row.study_id].count:
+                archived[row.study_id].add(row.id.encode())
+                continue
             charged = self._charged.pop(row.id, None)
             if charged is None or charged.study_id != row.study_id:
                 others = [] if charged is None else [charged.study_id]
                 yield LogBroken(f"query {row.id} is missing in the log", about=row.study_id, others=others)
         for name, charged in self._charged.items():
             yield LogBroken(f"query {name} is missing in the table of queries", about=charged.study_id)
+        for study in archived.keys() | self._archived.keys():
+            if archived[study] != self._archived[study]:
+                what = f"its first {self._archived[study].count} queries are not those of the log"
+                yield LogBroken(f"study {study} was changed: {what}", about=study)
 
 
 def _prices(db: Connection, study_id: str) -> Prices:
@@ -621,17 +695,37 @@ def line_digest(content: tuple[Any, ...]) -> bytes:
 class StudyLedger:
     """What one study has spent, charge by charge, as the log describes it."""
 
-    def __init__(self, prices: Prices) -> None:
-        self.prices = prices
+    def __init__(self, prices: Callable[[], Prices]) -> None:
+        self._prices_of = prices
         self.balance = Balance()
         self.rows: dict[int, RowBalance] = {}
+        self.archived = RowDigest()
+        """The lines that rest on archived records."""
         self._digests = bytearray()
 
+    @cached_property
+    def prices(self) -> Prices:
+        return self._prices_of()
+
     def __len__(self) -> int:
-        return len(self._digests) // _DIGEST
+        return self.archived.count + len(self._digests) // _DIGEST
+
+    def state(self) -> Json:
+        """All that ``load`` needs to go on."""
+        for start in range(0, len(self._digests), _DIGEST):
+            self.archived.add(bytes(self._digests[start : start + _DIGEST]))
+        self._digests.clear()
+        rows = [(row, *astuple(balance)) for row, balance in self.rows.items()]
+        return {"balance": asdict(self.balance), "rows": rows, "lines": asdict(self.archived)}
+
+    def load(self, state: Json) -> None:
+        """Go on after the lines with this state."""
+        self.balance, self.archived = Balance(**state["balance"]), RowDigest(**state["lines"])
+        self.rows = {row: RowBalance(*balance) for row, *balance in state["rows"]}
 
     def digest(self, count: int) -> bytes:
         """The digest of the line after ``count`` others."""
+        count -= self.archived.count
         return bytes(self._digests[count * _DIGEST : (count + 1) * _DIGEST])
 
     def take(self, details: Json, *, refused: bool = False) -> None:
@@ -864,6 +958,18 @@ class InboxLogSummary:
     """By query, the digest of each version and its number of answers released anew."""
     corrections: Counter[str] = field(default_factory=Counter)
     """By query, how many answers were charged again."""
+
+    def state(self) -> Json:
+        """The state after archived records."""
+        state = {"queries": self.queries, "lost": sorted(self.lost), "batches": self.batches}
+        return state | {"versions": self.versions, "corrections": self.corrections}
+
+    def load(self, state: Json) -> None:
+        """Go on after archived records with this state."""
+        self.queries, self.lost = state["queries"], set(state["lost"])
+        self.batches = [tuple(batch) for batch in state["batches"]]
+        self.versions.update({name: [tuple(each) for each in seen] for name, seen in state["versions"].items()})
+        self.corrections.update(state["corrections"])
 
     def follow(self, record: Json) -> None:
         """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""

@@ -183,7 +183,7 @@ class Queries:
         (key, digest), requested = self._context.idempotency.key_of(caller), [item.row for item in query.rows]
         if (earlier := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(earlier.request_sha256, digest)
-            self._context.audit_trail.check_unanswered(db, caller.principal, key)
+            self._context.audit_trail.check_unanswered(db, caller.principal, key, earlier.id)
             return QueryCharge(earlier.id, ledger_lines.charged_rows(db, study_id, earlier.id, requested))
         withheld = withheld_rows(db, self._vault, released, requested)
         query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]

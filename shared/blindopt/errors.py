@@ -252,6 +252,10 @@ class Erased(BlindoptError):
     """Keep what you have received: what was erased does not come back, and a retry cannot help."""
 
 
+class Archived(BlindoptError):
+    """Ask the service's owner for the named file, a segment of its audit log: the service no longer reads it."""
+
+
 class TuningFailed(BlindoptError):
     """Read the log of the curator, mend the cause, and start another tuning: it is charged again."""
 
@@ -435,6 +439,7 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     StateConflict: ("state_conflict", 409, "Not possible in this state", False),
     OverlapUndecided: ("overlap_undecided", 409, "People are in an earlier dataset too", False),
     Erased: ("erased", 410, "Erased by its owner", False),
+    Archived: ("archived", 410, "In an archived segment of the log", False),
     TuningFailed: ("tuning_failed", 500, "The tuning failed", False),
     AuditUnavailable: ("audit_unavailable", 503, "The audit log cannot be written", True),
     Verifying: ("verifying", 503, "The audit log is being verified", True),

@@ -116,6 +116,11 @@ class ServiceSettings(BaseSettings):
         return None
 
     @property
+    def archive_dir(self) -> Path:
+        """The folder of archived segments of the log."""
+        return self.data_dir / "archive"
+
+    @property
     def proxy_networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
         names = (name.strip() for name in self.trusted_proxies.split(","))
         return tuple(ipaddress.ip_network(name) for name in names if name)

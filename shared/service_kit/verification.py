@@ -208,6 +208,7 @@ class LogVerification:
             size=end["size"],
             root=None if findings else end["root"],
             shared_logs=end["shared_logs"],
+            unread=end["unread"],
             at=at,
             seconds=round(time.monotonic() - began, 3),
         )
@@ -246,8 +247,9 @@ class LogVerification:
         """The process that verifies a part, or both."""
         module, folder = f"{self._context.service}_service", self._context.database.path.parent
         folders = ":".join(_folders_of("service_kit", "blindopt", module))
+        words = ["audit", "findings", str(folder), part or "both", str(self._context.archive)]
         return subprocess.Popen(  # noqa: S603  this interpreter, a module of ours
-            [sys.executable, "-P", "-c", _START, folders, module, "audit", "findings", str(folder), part or "both"],
+            [sys.executable, "-P", "-c", _START, folders, module, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value

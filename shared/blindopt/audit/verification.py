@@ -51,8 +51,9 @@ class Verification:
     """One verification of a party's records.
 
     With ``since``, a checkpoint that the party signed earlier, records before it are not verified again, and neither
-    are the exchanges in them. With ``only_own``, the shared logs are not verified, records are those whose hashes are
-    in the signed log, canonical or not, and a curator's plain exchanges are neither parsed nor yielded.
+    are the exchanges in them; nor are those in archived segments. With ``only_own``, the shared logs are not verified,
+    records are those whose hashes are in the signed log, canonical or not, and a curator's plain exchanges are neither
+    parsed nor yielded.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class Verification:
         self._export, self._only_own = export, only_own
         self._exchanges: defaultdict[str, _Exchanges] = defaultdict(_Exchanges)
         self._countersigned: set[str] = set()  # studies, whose key the modeler has from then on
-        self._since = self._checkpoint(since)
+        begins = map(self._checkpoint, (since, next(export.of_kind("archived", None), None)))
+        self._since = max(begins, key=lambda head: head.size)
         self._head = self._since
         self._walk: LogWalk | None = None
         self.pending = 0

@@ -62,6 +62,12 @@ class Verification(Reply):
     size: int = Field(ge=0, description="Number of verified records of the service's own log.")
     root: str | None = Field(description="Root of the tree over them; null if the log does not verify.")
     shared_logs: int = Field(ge=0, description="Number of shared logs (one for each grant) that were verified too.")
+    unread: int = Field(
+        0,
+        ge=0,
+        description="Number of archived records whose files were not read, since one is missing: the tables were "
+        "compared with the last segment's signed summary.",
+    )
     at: datetime = Field(description="When the verification began.")
     seconds: float = Field(ge=0, description="Seconds that it took.")
 

@@ -21,6 +21,7 @@ from service_kit.cli.program import Program, S
 from service_kit.context.audit_trail import StoredRecords, read_note
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import signer
+from service_kit.context.log_archive import ArchiveFiles
 from service_kit.context.log_summaries import Part
 from service_kit.store import audit_log
 from service_kit.store.database import Database
@@ -38,12 +39,14 @@ def print_findings(
     findings: Findings,
     write: Callable[[str], object],
     url: str | None = None,
+    archive: Path | None = None,
     *,
     only_first: bool = False,
 ) -> None:
     """Verify logs, signatures and tables; write each finding, and at the end size and root of the own log.
 
-    ``url`` is the address of PostgreSQL, if the database is there. ``only_first``: the first part alone.
+    ``url`` is the address of PostgreSQL, if the database is there. ``only_first``: the first part alone, which begins
+    at the summary of archived segments; else it reads their files in the folder ``archive``.
     """
     saved = read_note(folder / "checkpoint")  # before the log, which may only be newer
     with Database.read_from(folder / f"{kind}.sqlite", url) as db:
@@ -51,18 +54,20 @@ def print_findings(
         log_changes = [change for change in changes if change["key"] == "log"]
         log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=False)
         export = StoredRecords(db, log_key, saved)
+        files = ArchiveFiles(db, archive or folder / "archive", export.key)
         parts: list[Part] = ["first"] if only_first else ["first", "second"]
         for part in parts:
             try:
                 verification = Verification(export, only_own=part == "first")
             except LogBroken as error:
                 _write(write, part=part, finding=str(error), about=None, others=[])
-                _write(write, size=export.size, root="", shared_logs=0)
+                _write(write, size=export.size, root="", shared_logs=0, unread=0)
                 return
-            for finding in findings(db, _counted(verification.records(), write), part, folder):
+            records = verification.records() if only_first else files.followed_by(verification.records())
+            for finding in findings(db, _counted(records, write), part, folder):
                 _write(write, part=part, finding=str(finding), about=finding.about, others=finding.others)
         head = verification.head
-        _write(write, size=head.size, root=head.root, shared_logs=len(export.grants()))
+        _write(write, size=head.size, root=head.root, shared_logs=len(export.grants()), unread=files.unread)
 
 
 def _counted(records: Iterable[Json], write: Callable[[str], object]) -> Iterator[Json]:
@@ -92,9 +97,10 @@ def verified(
         if since is not None:
             deque(records, maxlen=0)
             return verification, ""
-        for finding in program.findings(db, records, None, opened.database.path.parent):
+        files = ArchiveFiles(db, opened.archive, export.key)
+        for finding in program.findings(db, files.followed_by(records), None, opened.database.path.parent):
             raise finding
-        return verification, program.erased(db)
+        return verification, "\n".join(filter(None, (files.words, program.erased(db))))
 
 
 def _with_progress(records: Iterator[Json], size: int) -> Iterator[Json]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from blindopt.audit import reconciliation
+from blindopt.audit import reconciliation, segments
 from blindopt.audit.verification import Verification
 from blindopt.errors import LogBroken, StateConflict, Unreachable
 from blindopt.formats.text_files import read_text_file
@@ -327,7 +327,9 @@ def _audit(program: Program[S]) -> typer.Typer:
 
     @cli.command("verify")
     def verify_log(
-        export: Annotated[Path | None, typer.Argument(help="An export; default: the service's own database.")] = None,
+        export: Annotated[
+            Path | None, typer.Argument(help="An export or an archived segment; default: the service's own database.")
+        ] = None,
         key: Annotated[str | None, typer.Option(help="The party's verifier key, learnt another way.")] = None,
         since: Annotated[
             Path | None, typer.Option(help="A signed checkpoint in a file: verify the log's records after it alone.")
@@ -340,6 +342,9 @@ def _audit(program: Program[S]) -> typer.Typer:
         words = ""
         with plain_errors():
             note = None if since is None else read_text_file(since)
+            if export is not None and segments.is_segment(export):
+                typer.echo(segments.verified(export, key))
+                return
             if export is not None:
                 file = reconciliation.ExportFile(export)
                 verification, vkey = Verification(file, key=key, since=note), file.key
@@ -360,7 +365,7 @@ def _audit(program: Program[S]) -> typer.Typer:
             typer.echo("the key is the one in the file: compare it with the party's (--key, `audit key`)", err=True)
         if pending := verification.pending:
             typer.echo(f"{pending} exchange{'s are' * (pending > 1) or ' is'} not in the copy of a shared log yet")
-        if before:
+        if note is not None:
             typer.echo(f"verified from the checkpoint of {before} records: not those before it, and no table")
         if words:
             typer.echo(words)
@@ -402,7 +407,9 @@ def _audit(program: Program[S]) -> typer.Typer:
             raise typer.Exit(CHECK_FAILED)
 
     @cli.command("findings", hidden=True)
-    def print_findings(folder: Path, parts: str = typer.Argument("both")) -> None:
+    def print_findings(
+        folder: Path, parts: str = typer.Argument("both"), archive: Path | None = typer.Argument(None)
+    ) -> None:
         """Verify the data in a folder for its running service."""
         from service_kit.cli import findings
 
@@ -410,7 +417,7 @@ def _audit(program: Program[S]) -> typer.Typer:
         url = sys.stdin.read() or None
         if not (only_first := parts == "first"):  # for which requests wait
             os.nice(findings.NICENESS)
-        findings.print_findings(folder, kind, program.findings, typer.echo, url, only_first=only_first)
+        findings.print_findings(folder, kind, program.findings, typer.echo, url, archive, only_first=only_first)
 
     @cli.command()
     def key() -> None:

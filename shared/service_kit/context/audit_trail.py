@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Entry, Exchange, Head, sha256
-from blindopt.errors import AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable
+from blindopt.errors import Archived, AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable
 from service_kit.background import Background
 from service_kit.context.log_quotas import LogQuotas
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
-from service_kit.store import audit_log, checkpoints
+from service_kit.store import audit_log, checkpoints, segments
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database, StoreFault
 from service_kit.store.stored_replies import StoredReply
@@ -55,12 +55,17 @@ class StoredRecords:
         self.service = f"blindopt-{self._party}"
         self.key = signer.verifier.vkey
         self.keys = dict(checkpoints.keys(db))
+        self._archived = segments.LAST.row(db)
         self.size = audit_log.head(db).size
         """The number of records of the own log."""
 
     def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
-        """Stream the own log, or the one shared with a grant; entries ``after`` a position."""
-        return audit_log.walk(self._db, grant, after=after)
+        """Stream the own log, or the one shared with a grant; entries ``after`` a position.
+
+        Of an own log with archived segments, from the last record of those on.
+        """
+        first = self._archived.size - 1 if self._archived is not None and grant is None else 0
+        return audit_log.walk(self._db, grant, after=max(after, first - 1))
 
     def grants(self) -> set[str]:
         """The grants that have a shared log, or receipts: a run may end before the log is fetched that they are of."""
@@ -70,6 +75,8 @@ class StoredRecords:
         """Stream the notes of one kind about one log. Checkpoints are signed now, and the saved one comes last."""
         if kind == "checkpoint":
             yield from self._checkpoints(grant)
+        elif grant is None and kind == "archived" and self._archived is not None:
+            yield self._archived.note
         elif grant is not None and kind == "receipt":
             yield from (row.note for row in checkpoints.receipts(self._db, grant))
         elif grant is not None and kind == "countersignature":
@@ -206,6 +213,12 @@ class AuditTrail:
         if self._may_save():
             self._save_now()
 
+    def is_saved(self, size: int) -> bool:
+        """Save a checkpoint now; whether the saved one covers ``size`` records."""
+        self.close()
+        saved = self._saved.head()
+        return saved is not None and saved.size >= size
+
     def _save(self) -> None:
         if self._saved.is_due() and self._may_save():
             self._save_now()
@@ -279,14 +292,17 @@ class AuditTrail:
             records = [audit_log.record_at(db, log_seq)] if log_seq is not None else audit_log.exchanges_under(db, key)
         except LogBroken:
             records = []
+        if log_seq is None and not records and segments.size(db):
+            raise Archived("the answer to this request is in an archived segment of the log")
         if not any(about.items() <= record.get("exchange", {}).items() for record in records):
             self.report(LogBroken(f"the stored answer under key {key} was changed", about=principal.id))
             raise RecordChanged("the stored answer to this request differs from the audit log: it is not served")
 
-    def check_unanswered(self, db: Connection, principal: Principal, key: str) -> None:
+    def check_unanswered(self, db: Connection, principal: Principal, key: str, query_id: str) -> None:
         """Raise RecordChanged if the log has a reply to a request that took effect and has none: it would be repeated.
 
-        It reads the whole log: without an edit, only a crash or a fault before the reply leaves such a request.
+        And Archived where its reply may be archived, since its charge is. It reads the whole log: without an edit, only
+        a crash or a fault before the reply leaves such a request.
         """
         for record in audit_log.exchanges_under(db, key):
             exchange = record["exchange"]
@@ -295,6 +311,8 @@ class AuditTrail:
                 raise RecordChanged(
                     "the stored answer to this request is missing, and the audit log has it: nothing was done"
                 )
+        if segments.size(db) and not any(audit_log.of_kind(db, "charge", about=query_id)):
+            raise Archived("the query was charged in an archived segment of the log: nothing was done")
 
     def report(self, finding: LogBroken) -> None:
         """Refuse what a finding is about until the first part of a verification has ended, and write a notice."""

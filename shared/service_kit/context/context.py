@@ -37,6 +37,8 @@ class ServiceContext:
     authentication: Authentication
     idempotency: Idempotency
     audit_trail: AuditTrail
+    archive: Path
+    """The folder of archived segments of the log."""
 
     @classmethod
     def open(
@@ -49,6 +51,7 @@ class ServiceContext:
         checkpoint_file: Path,
         outbox: Outbox | None = None,
         bytes_per_grant_day: int | None = None,
+        archive: Path | None = None,
     ) -> Self:
         """Connect the parts; ``checkpoint_file`` keeps a checkpoint of the log outside the database."""
         outbox = outbox or Outbox()
@@ -56,7 +59,8 @@ class ServiceContext:
         audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file, bytes_per_grant_day)
         authentication.on_finding = audit_trail.report
         idempotency = Idempotency(database, seal, authentication, audit_trail)
-        return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail)
+        archive = archive or checkpoint_file.with_name("archive")
+        return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail, archive)
 
     @classmethod
     def of_folder(cls, settings: ServiceSettings, service: Service, schema: Schema, clock: Clock) -> Self:
@@ -90,6 +94,7 @@ class ServiceContext:
         outbox = Outbox(service, settings.enabled_events, clock)
         per_day = settings.bytes_per_grant_day
         of_log: dict[str, Any] = {"checkpoint_file": folder / "checkpoint", "bytes_per_grant_day": per_day}
+        of_log["archive"] = settings.archive_dir
         return cls.open(database, seal, log_key, clock, outbox=outbox, **of_log)
 
     @property

@@ -1,12 +1,20 @@
-"""What the log says about tables, followed record by record and then compared with the rows."""
+"""What the log says about tables, followed record by record and then compared with the rows.
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Literal, Protocol
+Of archived records it begins with the last segment's summary: the states of the tables that rest on them, and the
+number and one digest of those that stay in the database.
+"""
 
-from blindopt.audit.merkle_log import Json, sha256
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any, Literal, Protocol, cast
+
+from blindopt.audit.merkle_log import Entry, Json, sha256
+from blindopt.audit.segments import name_of
 from blindopt.errors import LogBroken
-from service_kit.store import audit_log, tokens, users
-from service_kit.store.base import MacOf
+from service_kit.store import audit_log, segments, tokens, users
+from service_kit.store.base import ARCHIVED_KINDS, MacOf
 from service_kit.store.database import Connection
 
 OTHER = "other"
@@ -15,12 +23,24 @@ Part = Literal["first", "second"]
 """Of a verification: all but the exchanges between the parties, which ends before a service goes on; the exchanges."""
 
 
+@dataclass
+class RowDigest:
+    """The first rows of a table: their number, and one digest of all, in their order."""
+
+    count: int = 0
+    digest: str = ""
+
+    def add(self, content: bytes) -> None:
+        self.count += 1
+        self.digest = sha256(self.digest.encode() + content)
+
+
 class LogSummary(Protocol):
     """What the log says about some tables."""
 
     @property
     def kinds(self) -> Collection[str] | None:
-        """Kinds of the records that it follows; None: all."""
+        """Kinds of the records that it follows, which are never archived; None: all (a ``StatefulSummary``)."""
 
     def follow(self, record: Json) -> None:
         """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
@@ -32,10 +52,63 @@ class LogSummary(Protocol):
         """
 
 
+class StatefulSummary(LogSummary, Protocol):
+    """A summary of records that may be archived."""
+
+    def state(self) -> Json:
+        """All that ``load`` needs to go on; equal after equal records."""
+
+    def load(self, state: Json) -> None:
+        """Go on after the records with this state."""
+
+
+def archived_summary(db: Connection, entries: Iterable[Entry], summaries: Sequence[StatefulSummary]) -> str:
+    """The summary, as JSON, of the archived records with these ``entries``, which follow them.
+
+    Raises LogBroken for records that contradict each other.
+    """
+    last = segments.LAST.row(db)
+    _load(last, summaries)
+    staying = RowDigest(**json.loads(last.summary)["staying"]) if last else RowDigest()
+    for entry in entries:
+        if entry.record["kind"] not in ARCHIVED_KINDS:
+            staying.add(entry.body)
+        for summary in summaries:
+            summary.follow(entry.record)
+    states = {type(summary).__name__: summary.state() for summary in summaries}
+    return json.dumps({"staying": asdict(staying), "states": states}, sort_keys=True)
+
+
+def _load(segment: Any, summaries: Iterable[StatefulSummary]) -> None:
+    for summary in summaries if segment else ():
+        summary.load(json.loads(segment.summary)["states"][type(summary).__name__])
+
+
+def _archived(db: Connection, segment: Any, summaries: Sequence[LogSummary]) -> Iterator[Json]:
+    """Load the states of the last segment, then yield the records that stayed. Raises LogBroken if one was changed."""
+    logged = {record["details"]["segment"]: record["details"] for record in audit_log.of_kind(db, "log.archived")}
+    for row in segments.every(db):
+        stored, name = segments.details(row), name_of(row.number)
+        if row.number < segment.number:  # its summary is not needed any more
+            stored["summary_sha256"] = logged.get(name, {}).get("summary_sha256")
+        if logged.get(name) != stored:
+            raise LogBroken(f"the digest, place or summary of {name} is not what the log says: it was changed")
+    _load(segment, [cast(StatefulSummary, each) for each in summaries if each.kinds is None])
+    staying = RowDigest()
+    for entry in audit_log.staying(db, segment.size):
+        staying.add(entry.body)
+        yield entry.record
+    if asdict(staying) != json.loads(segment.summary)["staying"]:
+        raise LogBroken(
+            f"of the first {segment.size} records, one that stays in the database was changed or is missing"
+        )
+
+
 def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummary]) -> Iterator[LogBroken]:
     """Follow the log, then check the tables; yield the first finding of each summary about each thing.
 
     What ``records`` raises is yielded too. Where the own log itself is broken, no table can be compared with it.
+    ``records`` are all, or those that are not archived.
     """
     findings: dict[tuple[int, str], LogBroken] = {}
     by_kind: dict[str, list[tuple[int, LogSummary]]] = {}
@@ -44,19 +117,29 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
         finding.about = finding.about or OTHER
         findings.setdefault((index, finding.about), finding)
 
+    def follow(record: Json, *, stateful: bool = True) -> None:
+        kind = str(record["kind"])
+        if (followers := by_kind.get(kind)) is None:
+            followers = [each for each in enumerate(summaries) if each[1].kinds is None or kind in each[1].kinds]
+            by_kind[kind] = followers
+        for index, summary in followers:
+            if summary.kinds is None and not stateful:
+                continue
+            try:
+                summary.follow(record)
+            except LogBroken as finding:
+                note(index, finding)
+            except (ValueError, LookupError, TypeError, AttributeError) as error:  # whoever wrote it can chain it
+                note(index, LogBroken(f"a record of {kind} cannot be read ({type(error).__name__})"))
+
+    records, segment = iter(records), segments.LAST.row(db)
     try:
-        for record in records:
-            kind = str(record["kind"])
-            if (followers := by_kind.get(kind)) is None:
-                followers = [each for each in enumerate(summaries) if each[1].kinds is None or kind in each[1].kinds]
-                by_kind[kind] = followers
-            for index, summary in followers:
-                try:
-                    summary.follow(record)
-                except LogBroken as finding:
-                    note(index, finding)
-                except (ValueError, LookupError, TypeError, AttributeError) as error:  # whoever wrote it can chain it
-                    note(index, LogBroken(f"a record of {kind} cannot be read ({type(error).__name__})"))
+        first = next(records, None)
+        if segment is not None and (first is None or first["seq"] >= segment.size):
+            for record in _archived(db, segment, summaries):
+                follow(record, stateful=False)
+        for record in records if first is None else chain([first], records):
+            follow(record)
     except LogBroken as finding:
         yield finding
         if finding.about is None:

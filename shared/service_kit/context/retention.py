@@ -1,6 +1,6 @@
 """Retention: what its operator keeps for so many days and no longer. One sweep a day, one record of it with counts.
 
-The ledger, the logs, receipts and stored replies are never swept.
+The ledger, the logs, receipts and stored replies are never swept. The log may be archived (``LogArchive``).
 """
 
 import logging
@@ -11,6 +11,7 @@ from typing import Any
 from blindopt.errors import BlindoptError
 from service_kit.background import Background
 from service_kit.context.context import ServiceContext
+from service_kit.context.log_archive import LogArchive
 from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, notices, sessions
 from service_kit.store.base import moment, stamp
@@ -35,21 +36,28 @@ def common(settings: ServiceSettings) -> dict[str, tuple[int | None, Sweep]]:
 class Retention(Background):
     """A thread that sweeps at the start and then daily; there is none where everything is kept."""
 
-    def __init__(self, context: ServiceContext, sweeps: Mapping[str, tuple[int | None, Sweep]]) -> None:
-        self._context = context
+    def __init__(
+        self,
+        context: ServiceContext,
+        sweeps: Mapping[str, tuple[int | None, Sweep]],
+        archive: LogArchive | None = None,
+    ) -> None:
+        self._context, self._archive = context, archive
         self._sweeps = {name: (days, sweep) for name, (days, sweep) in sweeps.items() if days is not None}
         super().__init__("retention", self._look, every_s=_LOOK_SECONDS)
 
     def start(self) -> None:
-        """Start the thread, if anything is swept."""
-        if self._sweeps:
+        """Start the thread, if anything is swept or archived."""
+        if self._sweeps or self._archive:
             super().start()
 
     def _look(self) -> None:
-        try:
-            self.sweep()
-        except (BlindoptError, StoreFault) as error:  # the next look tries again
-            log.warning("nothing was swept: %s", type(error).__name__)
+        acts: list[Callable[[], object]] = [self.sweep] if self._sweeps else []
+        for act in [*acts, self._archive.seal_all] if self._archive else acts:
+            try:
+                act()
+            except (BlindoptError, StoreFault, OSError) as error:  # the next look tries again
+                log.warning("nothing was swept or archived: %s", type(error).__name__)
 
     def sweep(self) -> bool:
         """Sweep, unless that was done within a day; whether it was done now."""

@@ -6,6 +6,7 @@ Every function takes part in the caller's transaction.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import (
@@ -31,7 +32,8 @@ from sqlalchemy import (
 from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json
 from blindopt.errors import LogBroken
-from service_kit.store.base import KIND, METADATA, moment, page_of, stamp
+from service_kit.store import segments
+from service_kit.store.base import ARCHIVED_KINDS, KIND, METADATA, moment, page_of, stamp
 from service_kit.store.database import check_verified
 from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import is_postgres
@@ -182,6 +184,13 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
         yield Entry(*row)
 
 
+def staying(db: Connection, size: int) -> Iterator[Entry]:
+    """Stream the records of the own log that stay when the first ``size`` are archived."""
+    query = select(_log.c.seq, *(cast(_log.c[name], LargeBinary) for name in _BYTES)).order_by(_log.c.seq)
+    query = query.where(_log.c.seq < size, or_(_log.c.kind.is_(None), _log.c.kind.not_in(ARCHIVED_KINDS)))
+    return (Entry(*row) for row in db.execute(query.execution_options(yield_per=_AT_ONCE)))
+
+
 _BEGINNING: Any = (literal_column("1"), literal_column("100"))
 """Bytes of a record that hold its actor: names in it are sorted."""
 
@@ -204,9 +213,15 @@ def page(
     Only of ``kinds`` if any are given (a kind that ends in a point stands for all that begin so), of actors with
     ``actor`` in their name, with the id ``about`` in the record, and of times from ``since`` to before ``until``. The
     records of a shared log have neither kind, actor nor time.
+    Raises Archived where the first entry that is requested is in an archived segment.
     """
     table = _log if grant_id is None else _shared
     query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
+    if archived := segments.size(db):
+        if not newest:
+            start, first = 0 if position is None else position + 1, 0 if since is None else _first_from(db, since)
+            segments.check_present(db, grant_id, start if first < archived else max(start, first))
+        query = query.where(table.c.seq >= (archived - 1 if grant_id is None else 0))
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
     if kinds:
@@ -241,7 +256,7 @@ def _text_at(db: Connection, path: str) -> ColumnElement[str]:
 
 def _first_from(db: Connection, time: str) -> int:
     """The position of the first record from ``time`` on, by halving: times rise unless a clock was set back."""
-    low, high = 0, head(db).size
+    low, high = max(0, segments.size(db) - 1), head(db).size
     while low < high:
         middle = (low + high) // 2
         body = db.execute(select(_log.c.body).where(_log.c.seq == middle)).scalar()
@@ -283,9 +298,21 @@ def exchanges_under(db: Connection, key: str) -> list[Json]:
 def consistency(db: Connection, grant_id: str | None, first: int, second: int) -> list[bytes]:
     """Proof that the log of ``second`` records begins with that of ``first`` records (RFC 6962, section 2.1.2).
 
-    0 < first <= second <= the log's size. Reads a few records, however many there are.
+    0 < first <= second <= the log's size. Reads a few records, however many there are. Raises Archived for a ``first``
+    that is archived: of the records before it, the frontier there has all that a proof needs.
     """
-    return merkle_log.consistency_by(lambda start, end: _subtree(db, grant_id, start, end), first, second)
+
+    @cache
+    def frontier() -> bytes:
+        return entry_at(db, grant_id, first - 1).peaks
+
+    def subtree(start: int, end: int) -> bytes:
+        if end > first:
+            return _subtree(db, grant_id, start, end)
+        before = 32 * start.bit_count()
+        return merkle_log.root(frontier()[before : before + 32 * (end - start).bit_count()])
+
+    return merkle_log.consistency_by(subtree, first, second)
 
 
 def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> bytes:
@@ -294,27 +321,28 @@ def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> byte
     The frontier before the last leaf ends in the full subtrees from ``start`` to there, one for each bit of their
     number. Folded over that leaf they are the head.
     """
-    last = _entry_at(db, grant_id, end - 1).leaf
+    last = entry_at(db, grant_id, end - 1).leaf
     full = (end - 1 - start).bit_count()
-    peaks = _entry_at(db, grant_id, end - 2).peaks[-32 * full :] if full else b""
+    peaks = entry_at(db, grant_id, end - 2).peaks[-32 * full :] if full else b""
     return merkle_log.root(peaks + last)
 
 
-def _entry_at(db: Connection, grant_id: str | None, seq: int) -> Entry:
+def entry_at(db: Connection, grant_id: str | None, seq: int) -> Entry:
     for entry in walk(db, grant_id, after=seq - 1, limit=1):
         if entry.seq == seq:
             return entry
+    segments.check_present(db, grant_id, seq)
     raise LogBroken(f"record {seq} of the log is missing")
 
 
 def recorded_at(db: Connection, seq: int) -> datetime:
     """When a record of the service's own log was written. Raises LogBroken if there is none."""
-    return moment(_entry_at(db, None, seq).record["time"])
+    return moment(entry_at(db, None, seq).record["time"])
 
 
 def record_at(db: Connection, seq: int) -> Json:
     """A record of the service's own log. Raises LogBroken if there is none."""
-    return _entry_at(db, None, seq).record
+    return entry_at(db, None, seq).record
 
 
 def grants(db: Connection) -> list[str]:
@@ -352,7 +380,7 @@ def _peaks_at(db: Connection, grant_id: str | None, size: int) -> bytes | None:
 def check_end(db: Connection, *, records: int = 100) -> Head:
     """Verify the last ``records`` of the log. Raises LogBroken."""
     end = head(db)
-    start = max(0, end.size - records)
+    start = max(segments.size(db), end.size - records)
     peaks = b"" if start == 0 else _peaks_at(db, None, start) or b""
     if len(peaks) != 32 * start.bit_count():
         raise LogBroken(f"record {start - 1} of the log is missing or was changed")

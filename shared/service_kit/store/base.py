@@ -17,11 +17,14 @@ MIGRATIONS: Migrations = {
     11: [f"ALTER TABLE log ADD COLUMN kind TEXT GENERATED ALWAYS AS ({KIND}) VIRTUAL"],
     13: ["ALTER TABLE replies ADD COLUMN log_seq INTEGER"],
     14: ["ALTER TABLE tokens ADD COLUMN mac BLOB", "ALTER TABLE users ADD COLUMN mac BLOB"],
+    19: [],
 }
 """Migrations of the tables that both services have."""
 ERASABLE = {"erasable": True}
 """Of a column of an append-only table: an erasure overwrites it."""
-APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
+APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies", "segments")
+ARCHIVED_KINDS = ("exchange", "charge", "charge.refused", "session.opened", "session.ended", "checkpoint.countersigned")
+"""Kinds of records that leave the database with their segment. Those of other kinds are few: they are read later."""
 
 
 class Schema(Protocol):

@@ -9,7 +9,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import StoreFault, postgres_dialect, schema
-from service_kit.store.base import ERASABLE
+from service_kit.store.base import ARCHIVED_KINDS, ERASABLE
 from service_kit.store.postgres_session import Session
 from service_kit.store.prepared_statement import raw
 
@@ -48,6 +48,18 @@ BEGIN
         ON c.oid = indexrelid WHERE indisprimary AND indrelid = format('SCHEMA.%I', of)::regclass);
 END $$;
 REVOKE EXECUTE ON FUNCTION write_anew(text) FROM PUBLIC;
+CREATE OR REPLACE FUNCTION delete_archived() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = SCHEMA, pg_temp AS $$
+DECLARE last record;
+BEGIN
+    SELECT size, positions INTO STRICT last FROM segments ORDER BY number DESC LIMIT 1;
+    PERFORM set_config('blindopt.unguarded', 'log', true);
+    DELETE FROM log WHERE seq < last.size - 1 AND kind IN (ARCHIVED_KINDS);
+    PERFORM set_config('blindopt.unguarded', 'shared', true);
+    DELETE FROM shared USING json_each_text(last.positions::json) p WHERE grant_id = p.key AND seq < p.value::bigint;
+    PERFORM set_config('blindopt.unguarded', '', true);
+END $$;
+REVOKE EXECUTE ON FUNCTION delete_archived() FROM PUBLIC;
 CREATE OR REPLACE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_catalog.pg_advisory_xact_lock(WRITERS);
@@ -97,7 +109,9 @@ def prepare(
 
 
 def _execute(db: Connection, *scripts: str) -> None:
+    kinds = ", ".join(f"'{kind}'" for kind in ARCHIVED_KINDS)
     for statements in scripts:  # whatever the search path of the caller
+        statements = statements.replace("ARCHIVED_KINDS", kinds)
         statements = statements.replace("%", "%%").replace("SCHEMA", _name(db))
         db.exec_driver_sql(statements.replace("WRITERS", writers_lock(_name(db))))
 

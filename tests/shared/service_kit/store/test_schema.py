@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (18, "e6a31d3fa3b78001c089fbbbf6d182be962a8db36c4ea2f8330d58966e3b5039"),
-    "modeler": (18, "c3ff49aac3462c7c21a136756c083ca35ef8d6f1ef0d920a16d5859cad936bc8"),
+    "curator": (19, "a3a26cc6315d3b64f326e08fd7dac52f29a8ce24672cae86b8fc6dd415e64b0d"),
+    "modeler": (19, "c424f972d84062f7ace8937d5adc14e432d30d2f142124599fe4a34609ae6068"),
 }
 
 

@@ -41,7 +41,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import mint
-from service_kit.store import audit_log, checkpoints, schema, stored_replies
+from service_kit.store import audit_log, checkpoints, schema, segments, stored_replies
 from service_kit.store.base import APPEND_ONLY, METADATA, stamp
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.folder_lock import only_process
@@ -105,6 +105,7 @@ def _fill(database, context):
     _, principal = context.authentication.issue("owner", "o", days=1)
 
     def work(db):
+        segments.add(db, number=0, size=1, sha256="", note="", positions="{}", summary="{}")
         created = {"created_at": stamp(NOW)}
         curator_store.insert(
             db, curator_store.datasets, id="ds_1", name="d", public=0, rows=1, columns="[]", dropped="[]", sha256="",
@@ -267,7 +268,7 @@ def check_answers(database, order, change):
 
 
 def test_the_tables_that_are_append_only_are_these():
-    evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
+    evidence = {"log", "shared", "receipts", "keys", "countersignatures", "segments"}
     measured = {"entries", "rounds", "revisions"}
     account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger", "withheld"}
     vendors = {"messages", "decisions", "budget_changes"}

@@ -1,0 +1,285 @@
+"""Old records of the log move to signed files: the tables are still checked against what these said."""
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.audit import segments as files
+from blindopt.audit.checkpoints import Signer
+from blindopt.audit.merkle_log import sha256
+from blindopt.audit.segments import SegmentFile
+from blindopt.errors import LogBroken, StateConflict
+from curator_service.integrity import log_checks
+from service_kit.context import log_archive as archiving
+from service_kit.store import audit_log, segments
+from service_kit.store.base import utc_now
+from tests.builders import a_study
+from tests.curator_service.integrity.changed_copy import Copy
+from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+
+CSV = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i, 40 - i, i % 7) for i in range(40))
+RECORDS = 16
+OLD = timedelta(days=91)
+
+
+def study(dataset):
+    answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=9.0)
+    return a_study(dataset_id=dataset, columns="ab", upper=40.0, answers=answers)
+
+
+class Archived(InProcessCurator):
+    """A curator with a study, whose log is archived after 90 days in segments of 16 records."""
+
+    def __init__(self, folder):
+        super().__init__(folder, retention_log_days=90)
+        self.study = self.open(CSV, study)
+
+    @property
+    def archive(self):
+        return archiving.LogArchive(self.context, 90, log_checks.archivable)
+
+    def grow(self, count):
+        for row in range(count):
+            self.ask(self.study, [row % 40])
+
+    def age(self, by=OLD):
+        """Let time pass, and log in again."""
+        self.later += by
+        self.reopen()
+        for role in ("owner", "measurer"):
+            self.tokens[role] = self.context.authentication.issue(role, role, days=1)[0].text
+        self.grant(self.study)
+
+    def file(self, number):
+        return self.settings.data_dir / "archive" / files.name_of(number)
+
+    def entries(self):
+        with self.context.database.read() as db:
+            return list(audit_log.walk(db))
+
+    def copy(self, folder):
+        """A copy of the folder to change, with what a verification finds in it."""
+        return Copy((self.settings.data_dir.parent, {"study": self.study}, {}), folder)
+
+
+@pytest.fixture
+def curator(tmp_path, monkeypatch):
+    monkeypatch.setattr(archiving, "RECORDS", RECORDS)
+    made = Archived(tmp_path / "made")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def archived(curator):
+    """With two segments at least, and live records after them."""
+    return _archived(curator)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The same, to be copied and not changed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(archiving, "RECORDS", RECORDS)
+        made = _archived(Archived(tmp_path_factory.mktemp("prepared") / "made"))
+        yield made
+        made.close()
+
+
+def _archived(curator):
+    curator.grow(20)
+    curator.age()
+    assert curator.archive.seal_all() >= 2
+    curator.grow(3)
+    return curator
+
+
+def test_old_whole_segments_leave_the_database_and_verify_by_themselves(curator, tmp_path):
+    curator.grow(20)
+    assert curator.archive.seal_all() == 0  # the control: nothing is old
+    before = curator.entries()
+    curator.age()
+    count = curator.archive.seal_all()
+    assert count == len(before) // RECORDS
+    bodies = [entry.body for number in range(count) for entry in SegmentFile(curator.file(number)).entries()]
+    assert bodies == [entry.body for entry in before[: count * RECORDS]]
+    seqs = {entry.seq for entry in curator.entries()}
+    gone = {e.seq for e in before[: count * RECORDS - 1] if e.record["kind"] in ("exchange", "charge")}
+    assert gone
+    assert not gone & seqs
+    assert curator.archive.seal_all() == 0  # what is left is young, or no whole segment
+    curator.grow(3)
+    assert curator.copy(tmp_path).findings() == {}
+    with curator.context.database.read() as db:
+        assert segments.size(db) == count * RECORDS
+        assert [row.summary is None for row in segments.every(db)] == [True] * (count - 1) + [False]
+
+
+# --- edits of what rests on archived records ----------------------------------------------------------
+
+EDITS = {
+    "a ledger line": ("UPDATE ledger SET cost = '1' WHERE seq = 3", "its first .* lines was changed"),
+    "the last archived line is gone": ("DELETE FROM ledger WHERE seq = 2", "not what the log says|lacks the last"),
+    "a query": ("UPDATE queries SET id = 'qry_0123456789abcdef' WHERE seq = 2", "first .* queries are not those"),
+    "a record that stays": (
+        "UPDATE log SET body = CAST(body || ' ' AS BLOB) WHERE seq = 3",
+        "stays in the database was changed",
+    ),
+    "one is gone": ("DELETE FROM log WHERE seq = 2", "stays in the database was changed or is missing"),
+    "the summary": ("UPDATE segments SET summary = replace(summary, 'plays', 'play') WHERE summary > ''", "summary"),
+    "it is no bytes": ("UPDATE log SET body = 'x' WHERE seq = 3", "is none: its body is not a JSON object"),
+    "the checkpoint": (
+        "UPDATE segments SET note = (SELECT note FROM segments) WHERE summary > ''",
+        "record 15 is missing",
+    ),
+    "an earlier digest": (
+        "UPDATE segments SET sha256 = 'x' WHERE number = 0",
+        "digest, place or summary of log-000000",
+    ),
+    "the segment": ("DELETE FROM segments WHERE number > 0", "missing"),
+    "a study": ("UPDATE studies SET spec = replace(spec, '0.1', '0.2') WHERE id = '{study}'", "spec is not the one"),
+    "the frontier": (
+        "UPDATE log SET peaks = zeroblob(length(peaks)) WHERE seq = (SELECT max(size) - 1 FROM segments)",
+        ".",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_what_rests_on_archived_records_is_found_without_their_files(name, prepared, tmp_path):
+    copy = prepared.copy(tmp_path)
+    for file in (copy.folder / "data" / "archive").iterdir():
+        file.unlink()
+    assert copy.findings() == {}
+    statement, words = EDITS[name]
+    copy.edit(statement)
+    assert any(re.search(words, finding) for finding in copy.findings()), copy.findings()
+
+
+def test_a_second_answer_or_charge_of_an_archived_query_is_found(prepared, tmp_path):
+    """The control of the summary: live records that repeat archived ones."""
+    [old] = [e for e in SegmentFile(prepared.file(1)).entries() if e.record["kind"] == "charge"][:1]
+    copy = prepared.copy(tmp_path)
+    shutil.rmtree(copy.folder / "data" / "archive")
+    copy.open()
+    copy.curator.context.database.write(
+        lambda db: audit_log.append(db, "charge", actor="modeler", now=utc_now(), details=old.record["details"])
+    )
+    copy.close()
+    faults = copy.findings()
+    assert any("lacks the last of" in finding for finding in faults), faults
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def changed_byte(archived):
+    data = bytearray(gzip.decompress(archived.file(0).read_bytes()))
+    data[data.index(b'"kind":"charge"', len(data) // 2) + 9] ^= 1
+    archived.file(0).write_bytes(gzip.compress(bytes(data), mtime=0))
+
+
+def swapped(archived):
+    shutil.copyfile(archived.file(1), archived.file(0))
+
+
+@pytest.mark.parametrize("damage", [changed_byte, swapped])
+def test_a_changed_or_swapped_file_is_named(damage, archived, tmp_path):
+    assert archived.copy(tmp_path / "sound").findings() == {}
+    damage(archived)
+    faults = archived.copy(tmp_path).findings()
+    assert any("log-000000.jsonl.gz is not the file that was sealed" in finding for finding in faults), faults
+
+
+def test_a_changed_or_cut_file_does_not_verify(archived):
+    whole = archived.file(0).read_bytes()
+    changed_byte(archived)
+    with pytest.raises(LogBroken, match=r"log-000000.jsonl.gz: "):
+        files.verified(archived.file(0))
+    for cut in (whole[:-20], whole[:200], b"", b"x"):
+        archived.file(0).write_bytes(cut)
+        with pytest.raises(LogBroken, match=r"log-000000.jsonl.gz: "):
+            files.verified(archived.file(0))
+    archived.file(0).write_bytes(whole)
+    assert files.verified(archived.file(0), archived.context.signer.verifier.vkey).startswith("records 0 to 15 of ")
+    with pytest.raises(LogBroken, match="log-000000"):
+        files.verified(archived.file(0), Signer.of("curator", b"x" * 32).verifier.vkey)
+
+
+def test_a_segment_made_by_hand_with_the_right_digest_and_a_wrong_record_is_found(archived, tmp_path):
+    """By the service's own key, with a sound tree: only what was signed before, and what the tables hold, tells."""
+    segment = SegmentFile(archived.file(1))
+    bodies = [entry.body for entry in segment.entries()]
+    index = next(i for i, body in enumerate(bodies) if b'"kind":"charge"' in body)
+    bodies[index] = bodies[index].replace(b'"epsilon":"0.1"', b'"epsilon":"0.2"')
+    peaks = bytes.fromhex(segment.head.peaks)
+    for seq, body in enumerate(bodies, start=segment.head.first):
+        peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
+    head = segment.head.model_copy(update={"root": merkle_log.root(peaks).hex()})
+    with archived.file(1).open("wb") as file:
+        note = files.write(file, head, bodies, archived.context.signer)
+    assert files.verified(archived.file(1))  # by itself it is sound
+    copy = archived.copy(tmp_path)
+    digest = sha256(archived.file(1).read_bytes())
+    copy.edit(f"UPDATE segments SET sha256 = '{digest}' WHERE number = 1")
+    assert any("is not the file that was sealed" in finding for finding in copy.findings())
+    copy.names["note"] = note
+    copy.edit("UPDATE segments SET note = '{note}' WHERE number = 1")
+    assert copy.findings() != {}
+
+
+def test_without_a_file_the_tables_are_compared_with_the_summary_and_verify_says_so(archived):
+    run = partial(subprocess.run, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "curator_service", "audit", "verify"]
+    environment = os.environ | {"BLINDOPT_CURATOR_DATA_DIR": str(archived.settings.data_dir)}
+    whole = run(command, env=environment)
+    assert whole.returncode == 0, whole.stderr
+    assert "verified from their files" in whole.stdout
+    alone = run([*command, str(archived.file(1))], env=environment)
+    assert alone.stdout.startswith("records 16 to 31 of blindopt-curator, root "), alone
+    archived.file(1).unlink()
+    partly = run(command, env=environment)
+    assert partly.returncode == 0, partly.stderr
+    assert "lacks log-000001.jsonl.gz" in partly.stdout
+
+
+# --- sealing ----------------------------------------------------------------------------------------
+
+
+def test_a_sealing_that_was_interrupted_writes_the_same_bytes(archived, monkeypatch):
+    archived.grow(16)
+    archived.age()
+
+    def dies(*_, **__):
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archiving.LogArchive, "_settle", dies)
+        with pytest.raises(RuntimeError):
+            archived.archive.seal_all()
+    with archived.context.database.read() as db:
+        number = len(segments.every(db))
+    first = archived.file(number).read_bytes()
+    archived.grow(2)
+    archived.age(timedelta(days=1))
+    assert archived.archive.seal_all() > 0
+    assert archived.file(number).read_bytes() == first
+
+
+def test_a_file_of_another_history_is_not_overwritten(archived):
+    with archived.context.database.read() as db:
+        number = len(segments.every(db))
+    shutil.copyfile(archived.file(0), archived.file(number))
+    archived.grow(16)
+    archived.age()
+    with pytest.raises(StateConflict, match="another history"):
+        archived.archive.seal_all()
