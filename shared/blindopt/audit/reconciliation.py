@@ -20,7 +20,7 @@ from blindopt.wire import AuditEntry
 _UNRECORDED = (401, 404, 413, 429, 500, 502, 503)
 """Statuses of refusals that precede any write: they are not in the shared log."""
 
-_NOTES = ("checkpoint", "receipt", "countersignature")
+_NOTES = ("checkpoint", "receipt", "countersignature", "archived")
 
 
 class Line(BaseModel):
@@ -31,7 +31,9 @@ class Line(BaseModel):
     service: str | None = None
     key: str | None = Field(None, description="C2SP verifier key: of the service, or pinned for the subject.")
     subject: str | None = Field(None, description="The study or grant that a key was pinned for.")
-    kind: str | None = Field(None, description="checkpoint, receipt or countersignature.")
+    kind: str | None = Field(
+        None, description="checkpoint, receipt, countersignature; archived: the checkpoint of all archived records."
+    )
     grant_id: str | None = None
     note: str | None = None
 
@@ -70,7 +72,7 @@ class Export:
 
     def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
         """The own log, or the one shared with a grant; entries ``after`` a position."""
-        return iter((self.own if grant is None else self.shared.get(grant, []))[after + 1 :])
+        return (entry for entry in (self.own if grant is None else self.shared.get(grant, [])) if entry.seq > after)
 
     def grants(self) -> set[str]:
         """The grants that have a shared log or a signed note."""
@@ -127,6 +129,8 @@ class ExportFile:
         self.service = self.key = ""
         self.keys: dict[str, str] = {}
         self._starts: dict[tuple[str, str | None], array[int]] = {}
+        self._firsts: dict[str | None, int] = {}
+        """Where each log begins in the file, since the records before are archived."""
         start = 0
         with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
@@ -142,6 +146,7 @@ class ExportFile:
                 raise LogBroken(f"{self._path} is no export: its first line does not name service and key")
             self.service, self.key = line.service, line.key
         elif isinstance(line, AuditEntry):
+            self._firsts.setdefault(line.grant_id, line.seq)
             self._starts.setdefault(("log", line.grant_id), array("q")).append(start)
         elif line.subject and line.key:
             self.keys[line.subject] = line.key
@@ -177,7 +182,7 @@ class ExportFile:
 
     def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
         """Stream the own log, or the one shared with a grant; entries ``after`` a position."""
-        for line in self._lines("log", grant, after):
+        for line in self._lines("log", grant, max(-1, after - self._firsts.get(grant, 0))):
             yield Entry(line.seq, line.body.encode(), bytes.fromhex(line.leaf), bytes.fromhex(line.peaks))
 
 
@@ -199,7 +204,11 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
         ours, theirs = _by_position(curator, curators, grant), _by_position(modeler, modelers, grant)
         if not theirs and _is_anothers(curator, modeler, grant):
             continue
-        compared += max([*ours, *theirs]) + 1
+        if (settled := min(ours, default=0)) and not _have_equal_roots(curator, modeler, grant, settled):
+            what = "the roots differ, and the curator has archived these exchanges: compare its segments"
+            differences.append(Difference(f"{grant} size {settled + 1}", what))
+        theirs = {position: exchange for position, exchange in theirs.items() if position >= settled}
+        compared += max([*ours, *theirs], default=-1) + 1
         differences += _keys_differ(grant, study_id, curator, modeler, theirs)
         differences += _compare(grant, ours, theirs)
         differences += _broken_promises(grant, ours)
@@ -217,7 +226,13 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
 
 def _by_position(export: Export, recorded: dict[str, dict[int, Json]], grant: str) -> dict[int, Json]:
     """Return the exchanges of a grant by position: those of the shared log, and those pending beyond its end."""
-    return recorded.get(grant, {}) | dict(enumerate(export.exchanges(grant)))
+    return recorded.get(grant, {}) | {entry.seq: entry.record for entry in export.shared.get(grant, [])}
+
+
+def _have_equal_roots(curator: Export, modeler: Export, grant: str, last: int) -> bool:
+    """Whether both logs have one root after the entry ``last``: then they have the same entries until there."""
+    [ours, theirs] = [next(each.log(grant, last - 1), None) for each in (curator, modeler)]
+    return ours is not None and theirs is not None and (ours.seq, ours.peaks) == (theirs.seq, theirs.peaks)
 
 
 def _is_of(study_id: str, exchanges: dict[int, Json]) -> bool:
@@ -279,6 +294,8 @@ def _broken_promises(grant: str, curator: dict[int, Json]) -> Iterator[Differenc
         key, status = exchange.get("idempotency_key"), exchange.get("status")
         if exchange.get("method") != "POST" or not isinstance(key, str) or status not in range(200, 300):
             continue
+        if key not in first and exchange.get("replayed") is True and min(curator) > 0:
+            continue  # the answer that it repeats is archived
         was, answer = first.setdefault(key, (position, exchange))
         if any(answer.get(name) != exchange.get(name) for name in ("request_sha256", "status", "reply_sha256")):
             yield Difference(f"{grant} place {position}", f"another answer than at place {was} under the same key")
@@ -298,10 +315,11 @@ def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Diff
             except LogBroken:
                 continue  # only the other party signed it
             held.append((checkpoint.head.size, checkpoint.head.root))
-    entries = party.shared.get(grant, [])
-    sizes = {size for size, _ in held if 0 < size <= len(entries)}
-    roots = {0: EMPTY.root} | {size: root(entries[size - 1].peaks).hex() for size in sizes}
+    entries, sizes = party.shared.get(grant, []), {size for size, _ in held}
+    roots = {0: EMPTY.root} | {e.seq + 1: root(e.peaks).hex() for e in entries if e.seq + 1 in sizes}
     for size, signed in sorted(set(held)):
+        if entries and size <= entries[0].seq:
+            continue  # archived: the root after it has all of these
         if size not in roots:
             yield Difference(f"{grant} size {size}", f"the {who} signed it and no longer has it: its tail was cut")
         elif roots[size] != signed:

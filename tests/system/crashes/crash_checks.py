@@ -1,5 +1,6 @@
 """What must hold of two services whatever killed them and when. Each check fails with an AssertionError."""
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -75,8 +76,12 @@ def check_runs(curator: Any, modeler: Any, study: Study, runs: Iterable[str], le
 
 
 def records_of(service: Any) -> list[dict[str, Any]]:
-    """The records of a service's own log, read from its database."""
-    return [json.loads(body) for (body,) in service.rows("SELECT body FROM log ORDER BY seq")]
+    """The records of a service's own log, read from its database and its archive."""
+    bodies = dict(service.rows("SELECT seq, body FROM log"))
+    for path in sorted((service.data / "archive").glob("*.gz")):
+        archived = gzip.decompress(path.read_bytes()).splitlines()[1:]
+        bodies |= {json.loads(body)["seq"]: body for body in archived}
+    return [json.loads(bodies[seq]) for seq in range(len(bodies))]
 
 
 def check_charges(curator: Any, study: Study, keys: dict[str, int], records: list[dict[str, Any]]) -> None:

@@ -287,6 +287,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, Database, "forget_old_pages", "erased.wal")
     commits.mark(Messages, "_check", "message")
     _verification(gun, commits)
+    _archiving(gun, commits)
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
         async def asks(self: Any, caller: Any, *rest: Any) -> Any:
@@ -350,6 +351,23 @@ def _verification(gun: Gun, commits: Commits) -> None:
     _call(gun, log_verification.LogVerification, "_run", "verification")
     _call(gun, AuditTrail, "replace_findings", "verification.reported")
     commits.mark(Outbox, "add", "notice", lambda self, db, event, *_, **__: str(event))
+
+
+def _archiving(gun: Gun, commits: Commits) -> None:
+    """Where RETENTION_LOG_DAYS is set, the log is archived in segments of 16 records, as soon as they are signed."""
+    from blindopt.audit import segments as files
+    from service_kit.context import log_archive, retention
+    from service_kit.store import segments
+
+    log_archive.RECORDS, retention._LOOK_SECONDS = 16, 0.1
+
+    def at_once(init: Callable[..., None]) -> Callable[..., None]:
+        return lambda self, context, keep_days, summaries: init(self, context, 0, summaries)
+
+    _around(log_archive.LogArchive, "__init__", at_once)
+    _call(gun, files, "write", "segment.bytes")
+    _call(gun, log_archive.LogArchive, "_write", "segment.file")
+    commits.mark(segments, "add", "archived")
 
 
 def modeler(gun: Gun) -> Callable[[], None]:

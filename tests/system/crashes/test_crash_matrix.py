@@ -91,7 +91,16 @@ OVER_A_LINK = {
         ("modeler", "replied.after"): (5, None),
     }
 }
-IN_A_RUN = {point: facts for story in (STORIES | OVER_A_LINK).values() for point, facts in story.items()}
+ARCHIVING = {
+    "a segment is sealed": {
+        ("curator", "segment.bytes.before"): (1, None),
+        ("curator", "segment.bytes.after"): (1, None),
+        ("curator", "segment.file.after"): (1, None),
+        ("curator", "archived.before-commit"): (1, None),
+        ("curator", "archived.after-commit"): (1, None),
+    }
+}
+IN_A_RUN = {point: facts for story in (STORIES | OVER_A_LINK | ARCHIVING).values() for point, facts in story.items()}
 # Where replies are not paced, charge, draw and answer are one transaction.
 AT_ONCE = {
     "charge.after-commit": "chosen charged answered",
@@ -342,6 +351,40 @@ def _play_story(parties, small, dataset, tmp_path, story, **pace):
         _check_all(parties, studies, runs, tmp_path)
         checks.check_exact(parties.modeler, runs[1], small)
         checks.check_replays(parties.curator, studies[0], [f"{runs[0]}:{n}" for n in (1, LENGTH)])
+
+
+@pytest.mark.slow(every=6)
+def test_runs_go_on_and_logs_reconcile_where_kills_interrupt_the_archiving_of_the_log(
+    parties, small, dataset, tmp_path
+):
+    """The control of the test: records have left the database."""
+    parties.curator.settings["RETENTION_LOG_DAYS"] = "90"
+    parties.curator.kill()
+    parties.restore()
+    story = ARCHIVING["a segment is sealed"]
+    ahead = [point for point in story for _ in range(KILLS)]
+    while ahead:
+        points = iter(ahead)
+
+        def aim(points=points):
+            name, point = next(points)
+            Shot(point).aim(parties.control(parties.named(name)))
+
+        studies = [_opened(parties, small, dataset), _opened(parties, small, dataset, epsilon="0")]
+        kills, runs = _played(parties, studies, len(ahead), aim)
+        assert kills, f"{ahead[0]} was not passed"
+        del ahead[:kills]
+        for study, run in zip(studies, runs, strict=True):
+            checks.check_runs(parties.curator, parties.modeler, study, [run], LENGTH)
+        checks.check_choices(parties.modeler, runs)
+        archived = parties.curator.rows("SELECT max(size) FROM segments")[0][0]
+        _wait_for(lambda archived=archived: not list((parties.curator.data / "archive").glob("*.part")) and archived)
+        for service in (parties.curator, parties.modeler):
+            checks.check_service(service)
+        checks.check_reconciled(parties.curator, parties.modeler, [study.id for study in studies], tmp_path)
+    seqs = {seq for (seq,) in parties.curator.rows("SELECT seq FROM log WHERE kind IN ('charge', 'exchange')")}
+    assert archived
+    assert min(seqs) >= archived - 1
 
 
 # Of the second query of a run in batches of 4: where it kills, at which passage, and what is stored of the query then.
