@@ -72,7 +72,8 @@ class Export:
 
     def log(self, grant: str | None, after: int = -1) -> Iterator[Entry]:
         """The own log, or the one shared with a grant; entries ``after`` a position."""
-        return (entry for entry in (self.own if grant is None else self.shared.get(grant, [])) if entry.seq > after)
+        entries = self.own if grant is None else self.shared.get(grant, [])
+        return iter(entries[max(0, after + 1 - entries[0].seq) :] if entries else [])
 
     def grants(self) -> set[str]:
         """The grants that have a shared log or a signed note."""
@@ -205,7 +206,7 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
         if not theirs and _is_anothers(curator, modeler, grant):
             continue
         if (settled := min(ours, default=0)) and not _have_equal_roots(curator, modeler, grant, settled):
-            what = "the roots differ, and the curator has archived these exchanges: compare its segments"
+            what = "no root that both have, and the curator has archived the exchanges before: compare its segments"
             differences.append(Difference(f"{grant} size {settled + 1}", what))
         theirs = {position: exchange for position, exchange in theirs.items() if position >= settled}
         compared += max([*ours, *theirs], default=-1) + 1
@@ -318,7 +319,7 @@ def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Diff
     entries, sizes = party.shared.get(grant, []), {size for size, _ in held}
     roots = {0: EMPTY.root} | {e.seq + 1: root(e.peaks).hex() for e in entries if e.seq + 1 in sizes}
     for size, signed in sorted(set(held)):
-        if entries and size <= entries[0].seq:
+        if entries and 0 < size <= entries[0].seq:
             continue  # archived: the root after it has all of these
         if size not in roots:
             yield Difference(f"{grant} size {size}", f"the {who} signed it and no longer has it: its tail was cut")

@@ -64,6 +64,41 @@ def test_honest_parties_agree_whatever_was_lost_on_the_way(size, data):
     ]
 
 
+def archived(curator: Export, size: int) -> Export:
+    """The export once the first ``size`` records of the own log, which are exchanges, are archived."""
+    export = dataclasses.replace(curator, own=curator.own[size - 1 :], notes=list(curator.notes))
+    export.shared = {GRANT: curator.shared[GRANT][size - 1 :]}
+    export.notes.append(("archived", None, note(CURATOR, head_of(curator.own, size))))
+    return export
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_one_root_at_the_last_archived_exchange_settles_all_before_it(size, tmp_path):
+    exchanges = [exchange(position) for position in range(8)]
+    curator, modeler = pair(exchanges, (8,))
+    for export in (archived(curator, size), _written(archived(curator, size), tmp_path)):
+        assert differences(export, modeler) == []
+    changed = [exchange(0, status=200), *exchanges[1:]]
+    forked, _ = pair(changed, ())
+    [where, *_] = differences(archived(forked, size), modeler)
+    assert where.where == f"{GRANT} size {size}"
+    assert "no root that both have" in where.what
+
+
+def test_an_export_whose_archived_checkpoint_is_of_another_history_does_not_verify():
+    curator, _ = pair([exchange(position) for position in range(8)], ())
+    export = archived(curator, 5)
+    export.notes[-1] = ("archived", None, note(CURATOR, head_of(entries_of([b"{}"] * 5))))
+    with pytest.raises(LogBroken, match="the first 5 records are not those"):
+        verify_export(export)
+
+
+def _written(export: Export, folder) -> Export:
+    path = folder / "export.jsonl"
+    path.write_text("".join(reconciliation.write(export)), encoding="utf-8")
+    return reconciliation.read(path)
+
+
 def test_lost_replies_are_those_before_the_modelers_last_exchange():
     reported = differences(*pair(EXCHANGES, lost=frozenset({2, 7, 8}), fetched=0))
     assert reported == [
