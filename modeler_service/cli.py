@@ -1,4 +1,4 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore, run, runs, recommendation, replay.
+"""`blindopt-modeler`: serve, token, audit, backup, restore, run, runs, offer, recommendation, replay.
 
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
@@ -183,6 +183,20 @@ def list_runs(url: Url = None, token_file: TokenFile = None, as_json: AsJson = F
         runs = [run.view for run in client.runs()]
     rows = [[run.id, run.state, run.trials, f"{run.created_at:%Y-%m-%d %H:%M}", run.name] for run in runs]
     show(runs, table(["run", "state", "answers", "made", "name"], rows), as_json)
+
+
+@app.command()
+def offer(
+    grant: Annotated[Path, typer.Option(help="The file grant.json that the data owner sent.")],
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Print what the owner of a grant offers, and what your runs have used. It charges nothing.
+
+    Example: blindopt-modeler offer --grant grant.json
+    """
+    with _vendor(url, token_file) as client:
+        typer.echo(client.offer(grant))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from blindopt.wire.base import Reply, Request
 from docs.website.tables import code, plain, table
 
 _ORDER = (
-    *("owner", "reports", "measurer", "vendor", "study", "auditing", "optimizer", "chooser", "posterior"),
+    *("owner", "reports", "measurer", "vendor", "offers", "study", "auditing", "optimizer", "chooser", "posterior"),
     *("acquisition", "kernels", "errors", "base", "dataset", "tuning", "ledger", "query", "inbox", "message", "audit"),
     *("release", "run"),
 )

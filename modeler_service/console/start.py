@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from blindopt import bodies, wire
 from blindopt.errors import Invalid
+from blindopt.offers import Offer
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 from service_kit.console.forms import Body
 
@@ -69,9 +70,17 @@ async def _earlier(page: Page) -> list[wire.RunView]:
 
 async def _show(page: Page, form: Form, *, status: int = 200, report: wire.ConnectionReport | None = None) -> Response:
     """Show the form with the values that were entered, but without the token, which is never shown again."""
+    earlier = await _earlier(page)
     values: dict[str, Any] = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
-    values |= {"earlier": await _earlier(page)}
+    values |= {"earlier": earlier, "offer": _offer(report, earlier)}
     return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **values)
+
+
+def _offer(report: wire.ConnectionReport | None, earlier: list[wire.RunView]) -> Offer | None:
+    """What the owner offers, if the study was reached."""
+    if report is None or report.study is None or not report.ok:
+        return None
+    return Offer(report.study, sum(run.trials for run in earlier if run.study_id == report.study.id))
 
 
 # --- the connection -----------------------------------------------------------------------------------
@@ -113,7 +122,9 @@ async def test(page: Page, form: Form) -> Response:
     """Test the connection without starting a run."""
     form, report = await _try_connection(page, form, await _access(form))
     if page.request.headers.get("x-fragment"):
-        return page.fragment("connection.html", report=report, form=form, earlier=await _earlier(page))
+        earlier = await _earlier(page)
+        offer = _offer(report, earlier)
+        return page.fragment("connection.html", report=report, form=form, earlier=earlier, offer=offer)
     return await _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
 
 

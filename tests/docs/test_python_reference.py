@@ -27,6 +27,7 @@ STORY = (
         "Grant",
         "Study",
         "Vendor",
+        "Offer",
         "Run",
     ),
     *("vendor.Comparison", "StudyAccount", "reports.DatasetAccount", "Message", "VerifiedLog", "auditing.Comparison"),

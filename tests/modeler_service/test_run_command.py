@@ -75,6 +75,14 @@ def test_a_token_is_not_sent_over_plain_http_to_another_machine(grant, modeler, 
     assert "plain http" in done.stderr
 
 
+def test_an_offer_is_printed_a_sentence_on_a_line(grant, modeler, tmp_path):
+    file = tmp_path / "grant.json"
+    file.write_text(grant, encoding="utf-8")
+    printed = modeler.run_in_process("offer", "--grant", str(file)).stdout.splitlines()
+    assert printed[0].endswith("The owner looks for the largest outcome.")
+    assert printed[2].startswith("Each answer is ")
+
+
 def test_runs_and_recommendations_are_listed_for_people_and_for_programs(
     run_of, modeler, vendor, curator, owner, dataset, open_study
 ):

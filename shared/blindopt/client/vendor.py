@@ -12,6 +12,7 @@ from blindopt.client import plots
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.errors import Invalid
 from blindopt.formats.text_files import file_errors, read_text_file
+from blindopt.offers import Offer
 from blindopt.wire.base import parsed
 
 HELD_S = 20.0
@@ -84,6 +85,18 @@ class Vendor(ServiceClient):
     def runs(self) -> list["Run"]:
         """All runs, oldest first."""
         return [Run(self, view) for page in self._pages("/v1/runs", wire.RunPage) for view in page.runs]
+
+    def offer(self, grant: str | Path | wire.GrantFile) -> Offer:
+        """What the owner of a ``grant`` offers: candidates, answers, caps, and what your runs used. Charges nothing.
+
+        Raises Invalid if the study cannot be reached with it, and says why.
+        """
+        access = read_grant(grant).access
+        report = self._post("/v1/connections:test", wire.ConnectionReport, access)
+        if report.study is None or not report.ok:
+            raise Invalid("; ".join(step.detail for step in report.steps if step.state == "failed"))
+        used = [run.view.trials for run in self.runs() if run.view.study_id == access.study_id]
+        return Offer(report.study, sum(used))
 
     def compare(self, *runs: "Run") -> "Comparison":
         """Several ``runs`` beside each other."""

@@ -125,6 +125,9 @@ def test_answers_that_are_yours_are_offered_and_counted(browsers, ended, opened,
     access = {"curator_url": curator.url, "study_id": opened.id, "token": token}
     browser.send("POST", "/console/start:test", data=browser.form("/start") | access)
     assert "6 answers of this study are already yours" in browser.shown
+    assert "What the owner offers" in browser.shown  # without a script
+    assert "Answers come at once." in browser.shown
+    assert "4 of 4 steps of the connection work" in browser.shown
     browser.send("POST", "/console/start:test", data=browser.form("/start") | access | {"continue_from": ended})
     assert "already yours" not in browser.shown
     browser.get(f"/start?like={ended}")

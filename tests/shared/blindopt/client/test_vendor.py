@@ -119,6 +119,20 @@ def test_trials_are_a_data_frame(run):
     assert table["noise_variance"].tolist() == [0.0] * 9
 
 
+def test_an_offer_counts_what_runs_of_this_vendor_used(ours, grant, tmp_path):
+    path = grant(budget=wire.Budget(queries=9))
+    assert "The owner allows 9 measurements." in ours.offer(path).sentences
+    ours.start(path, algorithm="random", iterations=3, initial_rows=1).wait(timeout_s=240)
+    offer = ours.offer(path)
+    assert (offer.used, offer.remaining) == (4, 5)
+    assert "of which your runs used 4" in str(offer)
+    broken = json.loads(path.read_text(encoding="utf-8")) | {"study_id": "std_0000000000000000"}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(broken), encoding="utf-8")
+    with pytest.raises(bo.errors.Invalid, match="not for this study"):
+        ours.offer(other)
+
+
 def test_runs_are_plotted_and_compared(ours, run, grant):
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
