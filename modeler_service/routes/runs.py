@@ -71,7 +71,7 @@ def list_runs(
     numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest", list_filter=list_filter)
     numbered, token = paging.cut(numbered, lambda pair: pair[0])
     runs = [run for _, run in numbered]
-    return wire.RunPage(runs=runs, counts=modeler.counts(), tags=modeler.housekeeping.tags(), next_page_token=token)
+    return wire.RunPage(runs=runs, counts=modeler.counts(), tags=modeler.tags(), next_page_token=token)
 
 
 @router.get("/{run_id}", dependencies=_READ)
@@ -105,13 +105,13 @@ def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) ->
 @router.post("/{run_id}:archive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def archive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Archive an ended run: it keeps all that it has, and is no longer counted. Returns the archived run."""
-    return RecordedReply(modeler.housekeeping.archive(caller, run_id, archived=True))
+    return RecordedReply(modeler.archive(caller, run_id, archived=True))
 
 
 @router.post("/{run_id}:unarchive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def unarchive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Take a run out of the archive. Returns the run, out of the archive."""
-    return RecordedReply(modeler.housekeeping.archive(caller, run_id, archived=False))
+    return RecordedReply(modeler.archive(caller, run_id, archived=False))
 
 
 @router.post("/{run_id}:delete", response_model=wire.Deleted, responses=documented(409), dependencies=_WRITE)
@@ -120,7 +120,7 @@ def delete_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) ->
 
     The logs of both parties stay, and so does what the owner counted.
     """
-    return RecordedReply(modeler.housekeeping.delete(caller, run_id))
+    return RecordedReply(modeler.delete(caller, run_id))
 
 
 @router.put("/{run_id}/labels", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)

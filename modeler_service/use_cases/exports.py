@@ -29,7 +29,6 @@ def as_csv(export: wire.RunExport) -> str:
 
 
 def has_parquet() -> bool:
-    """Whether the extra that Parquet needs is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -55,7 +54,6 @@ def as_parquet(export: wire.RunExport) -> bytes:
 
 
 def _line(trial: wire.TrialView) -> dict[str, Any]:
-    """Return the values of a trial by column."""
     values: dict[str, Any] = trial.model_dump(mode="json")
     if trial.passport is not None:
         values["measurement_variance"] = trial.passport.measurement_variance

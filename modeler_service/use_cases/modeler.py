@@ -17,26 +17,27 @@ from blindopt.optimizer.chooser import Over
 from blindopt.optimizer.defaults import plan_for
 from modeler_service import store
 from modeler_service.runs.addresses import check_curator
+from modeler_service.runs.candidates import keep_candidates
 from modeler_service.runs.curator_session import MAILBOXES, open_session
 from modeler_service.runs.posterior_views import PosteriorViews
-from modeler_service.runs.query_keys import is_run_query
+from modeler_service.runs.query_keys import is_run_query, unanswered
 from modeler_service.runs.record import versions_of
 from modeler_service.runs.scheduler import RunScheduler, end, halted_state, is_cut_off
 from modeler_service.runs.worker import MakeWorker, RunWorker
 from modeler_service.settings import Settings
 from modeler_service.store import RunRow, TrialFilter
 from modeler_service.use_cases import connections, imports
-from modeler_service.use_cases.housekeeping import RunHousekeeping
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
 from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
+from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, new_id
 from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
-from service_kit.store.labels import EVERYTHING, ListFilter, tags_of
+from service_kit.store.labels import EVERYTHING, ListFilter, tags_in_use, tags_of
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.wakeups import Wakeups
 
@@ -52,15 +53,17 @@ class Modeler:
         self._settings = settings
         self.wakeups = Wakeups()
         self.scheduler = RunScheduler(context, settings, self.wakeups.notify, worker)
-        folder = settings.candidates_folder
-        self.housekeeping = RunHousekeeping(context, folder, self._view)
-        self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
+        self.housekeeping = Housekeeping(
+            context, store.runs, "run", lambda db, _, run: store.find_run(db, run), self._view
+        )
+        self._folder = settings.candidates_folder
+        self.posteriors = PosteriorViews(context.database, self._folder, settings.look_memory_max_bytes)
         self.streams = RunStreams()
         self.messages = RunMessages(context, settings, self.recommendation)
         self._connection_locks: dict[str, Lock] = {}
+        self._drop_candidates()  # a crash may have come between a deletion and that of its file
 
     def jobs(self) -> dict[str, dict[str, int]]:
-        """Count the jobs of each kind in each state."""
         with self.context.database.read() as db:
             return {"run": states(db, store.runs)}
 
@@ -245,6 +248,34 @@ class Modeler:
         self.scheduler.wake(run_id)
         return reply
 
+    def archive(self, request: RequestContext, run_id: str, *, archived: bool) -> StoredReply:
+        """Archive an ended run, which keeps all that it has, or take it out of the archive. Raises StateConflict."""
+        return self.housekeeping.archive(request, run_id, _check_ended, archived=archived)
+
+    def delete(self, request: RequestContext, run_id: str) -> StoredReply:
+        """Delete an ended run with its answers and messages; the logs stay. Raises StateConflict.
+
+        The candidates of its release are deleted too, unless another run has them.
+        """
+
+        def remove(db: Connection, row: RunRow) -> dict[str, object]:
+            _check_ended(db, row)
+            details: dict[str, object] = {"unanswered": unanswered(db, run_id)}
+            store.delete_run(db, run_id)
+            return details
+
+        reply = self.housekeeping.delete(request, run_id, remove)
+        self._drop_candidates()
+        return reply
+
+    def _drop_candidates(self) -> None:
+        with self.context.database.read() as db:
+            keep_candidates(self._folder, store.release_digests(db))
+
+    def tags(self) -> list[str]:
+        with self.context.database.read() as db:
+            return tags_in_use(db, store.runs)
+
     def run(self, run_id: str) -> wire.RunView:
         with self.context.database.read() as db:
             return self._view(db, run_id)
@@ -361,6 +392,11 @@ class Modeler:
             recommendation=wire.Recommendation.model_validate_json(row.recommendation) if row.recommendation else None,
             **{name: getattr(spec, name) for name in _SETTINGS},
         )
+
+
+def _check_ended(db: Connection, row: RunRow) -> None:
+    if row.ended_at is None:
+        raise StateConflict("the run has not ended: stop it first")
 
 
 def _check_not_started(row: RunRow) -> None:

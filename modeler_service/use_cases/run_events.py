@@ -41,7 +41,6 @@ class RunStreams:
         self._closing = False
 
     def close(self) -> None:
-        """Let every stream end."""
         self._closing = True
 
     async def follow(self, principal_id: str, load: LoadUpdate, after: int) -> AsyncIterator[str]:

@@ -49,7 +49,7 @@ def test_a_witness_knows_after_a_deletion_what_a_run_asked_and_nothing_else(tmp_
                 assert [is_run_query(db, *each) for each in own] == [True] * 3
                 assert [is_run_query(db, *each) for each in never] == [False] * 4
             if not is_deleted:
-                modeler.housekeeping.delete(request_of(modeler), run)
+                modeler.delete(request_of(modeler), run)
         with pytest.raises(NotFound):
             modeler.run(run)
 
@@ -63,10 +63,10 @@ def test_what_is_stored_of_a_run_goes_with_it_and_versions_stay_append_only(tmp_
             (folder / f"{name * 64}.npy").touch()
         running = start(modeler)
         with pytest.raises(StateConflict):
-            modeler.housekeeping.delete(request_of(modeler), running)
+            modeler.delete(request_of(modeler), running)
         request = request_of(modeler)
-        deleted = modeler.housekeeping.delete(request, run)
-        assert modeler.housekeeping.delete(request, run).body == deleted.body
+        deleted = modeler.delete(request, run)
+        assert modeler.delete(request, run).body == deleted.body
         assert [path.stem[0] for path in folder.iterdir()] == ["b"]
         with modeler.context.database.read() as db:
             assert (store.version_page(db, run), len(store.version_page(db, other))) == ([], 1)
