@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -11,7 +11,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Select,
@@ -29,7 +28,7 @@ from sqlalchemy import (
 
 from blindopt import wire
 from blindopt.errors import NotFound
-from service_kit.store.base import moment, page_of
+from service_kit.store.base import moment, page_of, table_of
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter, remove
 from service_kit.store.prepared_statement import PreparedStatement
@@ -53,122 +52,20 @@ MIGRATIONS: Migrations = {
 }
 APPEND_ONLY = ("versions",)
 
-runs = Table(
-    "runs",
-    METADATA,
-    Column("seq", Integer, primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    Column("state", Text, nullable=False),
-    Column("spec", Text, nullable=False),
-    Column("sealed_token", LargeBinary, nullable=False),
-    Column("study", Text),
-    Column("created_at", Text, nullable=False),
-    Column("started_at", Text),
-    Column("lease", Integer, nullable=False, default=0),
-    Column("heartbeat_at", Text),
-    Column("stop_asked_at", Text),
-    Column("pause_asked_at", Text),
-    Column("waiting_since", Text),
-    Column("waits", Integer, nullable=False, default=0),
-    Column("waits_until", Text),
-    Column("waiting_for", Text),  # of the present wait, or the last one
-    Column("looked_at", Text),  # while a query is pending: when its curator last confirmed it
-    Column("revision", Integer, nullable=False, default=0),  # the last revision of the curator that was read
-    Column("ended_at", Text),
-    Column("ended_because", Text),
-    Column("problem", Text),
-    Column("warnings", Text),
-    Column("recommendation", Text),
-    Column("plan", Text),  # with the study: how rows are chosen; null in runs from before version 8
-    Column("engine", Text),  # what its candidates were last computed with: for information, no choice depends on it
-    Column("archived_at", Text),
-    Column("note", Text),
-    Column("tags", Text),  # a JSON list; null: none
-    Column("stored_bytes", Integer, nullable=False, server_default="0"),  # of what its curator sent
-)
-trials = Table(
-    "trials",
-    METADATA,
-    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("query", Integer, nullable=False),  # number of the first trial that was chosen with it
-    Column("phase", Text, nullable=False),
-    Column("row", Integer, nullable=False),
-    Column("mean", Float),
-    Column("sd", Float),
-    Column("acquisition", Float),
-    Column("ties", Integer, nullable=False),
-    Column("chosen_at", Text, nullable=False),
-    Column("asked_at", Text),  # when the query was accepted, to be answered later, or refused for some of its rows
-    Column("answered_at", Text),
-    Column("query_id", Text),
-    Column("y", Float),
-    Column("declined", Integer, nullable=False, default=0),
-    Column("version", Integer),
-    Column("plays", Integer),
-    Column("passport", Text),
-    Column("reply", LargeBinary),  # of the query, in the row of its first trial
-    Column("fitted", Text),  # the hyper-parameters of the choice, if they are new
-    PrimaryKeyConstraint("run_id", "number"),
-    # Pages of long runs read these alone, and not the replies beside them.
-    Index("trials_by_y", "run_id", "y", "number"),
-    Index("trials_of_curve", "run_id", "number", "y", "mean", "sd", "row", "acquisition", "phase", "declined"),
-    Index("trials_declined", "run_id", sqlite_where=text("declined = 1")),
-    Index("trials_pending", "run_id", "asked_at", sqlite_where=text("asked_at IS NOT NULL AND answered_at IS NULL")),
-    Index("trials_fitted", "run_id", "number", sqlite_where=text("fitted IS NOT NULL")),
-)
-versions = Table(
-    "versions",
-    METADATA,
-    Column("seq", Integer, primary_key=True),
-    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
-    Column("query", Integer, nullable=False),  # number of its first trial
-    Column("version", Integer, nullable=False),  # 0: it is pending
-    Column("after", Integer, nullable=False),  # how many trials were chosen by then
-    Column("at", Text, nullable=False),
-    Column("reply", LargeBinary, nullable=False),
-    UniqueConstraint("run_id", "query", "version"),
-)
-"""Every version of the replies to queries that people answer; a trial has the last version alone."""
-observations = Table(
-    "observations",
-    METADATA,
-    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("row", Integer, nullable=False),
-    Column("y", Float, nullable=False),
-    Column("noise_variance", Float),
-    Column("passport", Text),  # of an answer of an earlier run that this one continues
-    PrimaryKeyConstraint("run_id", "number"),
-)
-messages = Table(
-    "messages",
-    METADATA,
-    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("author_key", Text, nullable=False),  # who wrote it, under which idempotency key
-    Column("request_sha256", Text, nullable=False),
-    Column("body", Text, nullable=False),
-    Column("created_at", Text, nullable=False),
-    Column("reply", LargeBinary),  # the curator's last one
-    Column("problem", Text),
-    PrimaryKeyConstraint("run_id", "number"),
-    UniqueConstraint("run_id", "author_key"),
-)
-"""Messages to the owners of studies."""
+_KEY, _UNIQUE, _ZERO = {"primary_key": True}, {"unique": True}, {"default": 0}
+_OF_RUN = {"references": "runs.id"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """A stored run."""
 
-    id: str
     seq: int
+    id: str
     state: wire.RunState
     spec: str
     sealed_token: bytes
     study: str | None
-    plan: str | None
     created_at: str
     started_at: str | None
     lease: int
@@ -178,19 +75,20 @@ class RunRow:
     waiting_since: str | None
     waits: int
     waits_until: str | None
-    waiting_for: Literal["curator", "people", "engine"] | None
-    looked_at: str | None
-    revision: int
+    waiting_for: Literal["curator", "people", "engine"] | None  # of the present wait, or the last one
+    looked_at: str | None  # while a query is pending: when its curator last confirmed it
+    revision: int  # the last revision of the curator that was read
     ended_at: str | None
     ended_because: wire.EndedBecause | None
     problem: str | None
     warnings: str | None
     recommendation: str | None
-    engine: str | None
+    plan: str | None  # with the study: how rows are chosen; null in runs from before version 8
+    engine: str | None  # what its candidates were last computed with: for information, no choice depends on it
     archived_at: str | None
     note: str | None
-    tags: str | None
-    stored_bytes: int
+    tags: str | None  # a JSON list; null: none
+    stored_bytes: int  # of what its curator sent
 
     @property
     def settings(self) -> wire.RunSpec:
@@ -213,7 +111,7 @@ class TrialRow:
 
     run_id: str
     number: int
-    query: int
+    query: int  # number of the first trial that was chosen with it
     phase: Literal["initial", "algorithm"]
     row: int
     mean: float | None
@@ -221,8 +119,7 @@ class TrialRow:
     acquisition: float | None
     ties: int
     chosen_at: str
-    fitted: str | None
-    asked_at: str | None = None
+    asked_at: str | None = None  # when the query was accepted, to be answered later, or refused for some of its rows
     answered_at: str | None = None
     query_id: str | None = None
     y: float | None = None
@@ -230,7 +127,8 @@ class TrialRow:
     version: int | None = None
     plays: int | None = None
     passport: str | None = None
-    reply: bytes | None = None
+    reply: bytes | None = None  # of the query, in the row of its first trial
+    fitted: str | None = None  # the hyper-parameters of the choice, if they are new
 
     @property
     def is_settled(self) -> bool:
@@ -263,38 +161,72 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A stored version of a reply."""
+    """A stored version of the reply to a query that people answer; a trial has the last version alone."""
 
     seq: int
     run_id: str
-    query: int
-    version: int
-    after: int
+    query: int  # number of its first trial
+    version: int  # 0: it is pending
+    after: int  # how many trials were chosen by then
     at: str
     reply: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A stored message."""
+    """A stored message to the owner of a study."""
 
     run_id: str
     number: int
-    author_key: str
+    author_key: str  # who wrote it, under which idempotency key
     request_sha256: str
     body: str
     created_at: str
-    reply: bytes | None
+    reply: bytes | None  # the curator's last one
     problem: str | None
 
 
-def _select(source: Table, kind: type[Any]) -> Select[Any]:
-    """Select the columns of a table that a row of this class has, in its order."""
-    return select(*(source.c[field.name] for field in fields(kind)))
-
-
-_RUNS, _TRIALS = _select(runs, RunRow), _select(trials, TrialRow)
-_VERSIONS, _MESSAGES = _select(versions, VersionRow), _select(messages, MessageRow)
+runs = table_of(
+    RunRow,
+    "runs",
+    METADATA,
+    seq=_KEY,
+    id=_UNIQUE,
+    lease=_ZERO,
+    waits=_ZERO,
+    revision=_ZERO,
+    stored_bytes={"server_default": "0"},
+)
+trials = table_of(
+    TrialRow,
+    "trials",
+    METADATA,
+    PrimaryKeyConstraint("run_id", "number"),
+    # Pages of long runs read these alone, and not the replies beside them.
+    Index("trials_by_y", "run_id", "y", "number"),
+    Index("trials_of_curve", "run_id", "number", "y", "mean", "sd", "row", "acquisition", "phase", "declined"),
+    Index("trials_declined", "run_id", sqlite_where=text("declined = 1")),
+    Index("trials_pending", "run_id", "asked_at", sqlite_where=text("asked_at IS NOT NULL AND answered_at IS NULL")),
+    Index("trials_fitted", "run_id", "number", sqlite_where=text("fitted IS NOT NULL")),
+    run_id=_OF_RUN,
+    declined=_ZERO,
+)
+_PER_VERSION = UniqueConstraint("run_id", "query", "version")
+versions = table_of(VersionRow, "versions", METADATA, _PER_VERSION, seq=_KEY, run_id=_OF_RUN)
+_MESSAGE_KEYS = PrimaryKeyConstraint("run_id", "number"), UniqueConstraint("run_id", "author_key")
+messages = table_of(MessageRow, "messages", METADATA, *_MESSAGE_KEYS, run_id=_OF_RUN)
+observations = Table(
+    "observations",
+    METADATA,
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("row", Integer, nullable=False),
+    Column("y", Float, nullable=False),
+    Column("noise_variance", Float),
+    Column("passport", Text),  # of an answer of an earlier run that this one continues
+    PrimaryKeyConstraint("run_id", "number"),
+)
+_RUNS, _TRIALS, _VERSIONS, _MESSAGES = select(runs), select(trials), select(versions), select(messages)
 
 
 def _trials(db: Connection, query: Select[Any]) -> list[TrialRow]:
@@ -372,7 +304,6 @@ def beat(db: Connection, run_id: str, lease: int, at: str) -> bool:
 
 
 def run_specs(db: Connection) -> Iterator[tuple[str, str]]:
-    """Stream id and settings of every run."""
     return ((run_id, spec) for run_id, spec in db.execute(select(runs.c.id, runs.c.spec).order_by(runs.c.seq)))
 
 
@@ -489,7 +420,6 @@ EVERY_TRIAL = TrialFilter()
 
 
 def add_trial(db: Connection, trial: TrialRow) -> None:
-    """Add one trial, not yet answered."""
     values = asdict(trial)
     _ADD_TRIAL.run(db, **{name: values[name] for name in _CHOICE})
 
@@ -606,7 +536,6 @@ def curve(
 
 
 def answered(db: Connection, run_id: str) -> int:
-    """Count the trials of a run that have an answer."""
     where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
     return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
 
@@ -641,7 +570,6 @@ _LAST_FIT = PreparedStatement(
 
 
 def last_fit(db: Connection, run_id: str) -> wire.Fitted | None:
-    """The last fit of hyper-parameters in a run."""
     row = _LAST_FIT.row(db, run_id=run_id)
     return None if row is None else wire.Fitted.model_validate_json(row.fitted)
 
@@ -689,7 +617,6 @@ def corrected_trials(db: Connection, run_id: str, *, since: int, until: int) -> 
 
 
 def add_observations(db: Connection, run_id: str, past: Iterable[wire.Observation]) -> None:
-    """Add past measurements to those that a run begins with."""
     count = observation_count(db, run_id)
     rows = [
         observation.model_dump(exclude={"passport"})
@@ -701,7 +628,6 @@ def add_observations(db: Connection, run_id: str, past: Iterable[wire.Observatio
 
 
 def observation_count(db: Connection, run_id: str) -> int:
-    """Count the past measurements that a run begins with."""
     where = observations.c.run_id == run_id
     return int(db.execute(select(func.count()).select_from(observations).where(where)).scalar_one())
 

@@ -1,10 +1,12 @@
-"""What every table shares: the metadata, the migrations, and how a time is stored."""
+"""What every table shares: the metadata, the migrations, how it follows from its rows, and how a time is stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from types import NoneType, UnionType
+from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
-from sqlalchemy import Column, Connection, MetaData, Select, Table, func, select
+from sqlalchemy import Column, Connection, ForeignKey, MetaData, Select, Table, func, select, types
+from sqlalchemy.schema import SchemaItem
 
 from service_kit.store.schema import Migrations
 
@@ -22,6 +24,7 @@ MIGRATIONS: Migrations = {
 """Migrations of the tables that both services have."""
 ERASABLE = {"erasable": True}
 """Of a column of an append-only table: an erasure overwrites it."""
+_TYPES: Mapping[Any, Any] = {str: types.Text, int: types.Integer, float: types.Float, bytes: types.LargeBinary}
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies", "segments")
 ARCHIVED_KINDS = ("exchange", "charge", "charge.refused", "session.opened", "session.ended", "checkpoint.countersigned")
 """Kinds of records that leave the database with their segment. Those of other kinds are few: they are read later."""
@@ -37,8 +40,23 @@ class Schema(Protocol):
     def APPEND_ONLY(self) -> tuple[str, ...]: ...  # noqa: N802  a constant of the module
 
 
+def table_of(kind: type[Any], name: str, metadata: MetaData, *more: SchemaItem, **options: Mapping[str, Any]) -> Table:
+    """The table of a class of rows: a column for each field, of its type and in its order, null where it may be None.
+
+    ``more`` are constraints and indexes. ``options`` has what some columns have besides, and what each ``references``.
+    """
+    columns: list[Column[Any]] = []
+    for field, hint in get_type_hints(kind).items():
+        members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        value = next(member for member in members if member is not NoneType)
+        scalar = type(get_args(value)[0]) if get_origin(value) is Literal else value
+        column_options = {"nullable": NoneType in members, **options.get(field, {})}
+        references = [ForeignKey(key) for key in [column_options.pop("references", None)] if key]
+        columns.append(Column(field, _TYPES[scalar], *references, **column_options))
+    return Table(name, metadata, *columns, *more)
+
+
 def utc_now() -> datetime:
-    """The machine's clock, in UTC."""
     return datetime.now(UTC)
 
 

@@ -4,28 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Index, Integer, LargeBinary, Table, Text, bindparam, delete, select, update
+from sqlalchemy import Connection, Index, bindparam, delete, select, update
 
 from blindopt import wire
 from service_kit.store import base
-from service_kit.store.base import METADATA, stamp
+from service_kit.store.base import METADATA, stamp, table_of
 from service_kit.store.prepared_statement import PreparedStatement
-
-_notices = Table(
-    "notices",
-    METADATA,
-    Column("seq", Integer, primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    Column("once", Text, unique=True),
-    Column("body", LargeBinary, nullable=False),  # exactly as it is sent
-    Column("state", Text, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("created_at", Text, nullable=False),
-    Column("next_at", Text),
-    Column("ended_at", Text),
-    Column("problem", Text),
-    Index("notices_by_state", "state", "seq"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +19,7 @@ class NoticeRow:
     seq: int
     id: str
     once: str | None
-    body: bytes
+    body: bytes  # exactly as it is sent
     state: wire.NoticeState
     attempts: int
     created_at: str
@@ -44,6 +28,15 @@ class NoticeRow:
     problem: str | None
 
 
+_notices = table_of(
+    NoticeRow,
+    "notices",
+    METADATA,
+    Index("notices_by_state", "state", "seq"),
+    seq={"primary_key": True},
+    id={"unique": True},
+    once={"unique": True},
+)
 _PENDING = _notices.c.state == "pending"
 _ONCE = PreparedStatement(select(_notices.c.seq).where(_notices.c.once == bindparam("once")))
 
@@ -54,7 +47,6 @@ def was_written(db: Connection, once: str) -> bool:
 
 
 def add(db: Connection, notice_id: str, body: bytes, now: datetime, once: str | None) -> None:
-    """Add a notice in the transaction of its event."""
     values = {"id": notice_id, "once": once, "body": body, "created_at": stamp(now), "state": "pending", "attempts": 0}
     db.execute(_notices.insert().values(values))
 
@@ -76,7 +68,6 @@ def page(db: Connection, *, after: int, limit: int) -> list[NoticeRow]:
 
 
 def change(db: Connection, seq: int, **values: Any) -> None:
-    """Store the result of an attempt."""
     db.execute(update(_notices).where(_notices.c.seq == seq).values(**values))
 
 
