@@ -7,5 +7,4 @@ from service_kit.store.base import Clock, utc_now
 
 
 def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
-    """The modeler's database, tokens and log."""
     return ServiceContext.of_folder(settings, "blindopt-modeler", store, clock)

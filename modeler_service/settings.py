@@ -137,7 +137,6 @@ class Settings(ServiceSettings):
 
     @property
     def client_certificate(self) -> tuple[str, str] | None:
-        """The files of the certificate that is shown to curators, and of its key."""
         if self.curator_client_cert is None or self.curator_client_key is None:
             return None
         return str(self.curator_client_cert), str(self.curator_client_key)

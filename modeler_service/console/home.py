@@ -14,7 +14,6 @@ _SHOWN = 10
 
 @pages.get("/", roles=("vendor", "viewer"), nav="Home")
 async def home(page: Page) -> Response:
-    """Show the first page after the login."""
     listed = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=_SHOWN, archived=False)
     counts = [
         ("under way", listed.counts.running + listed.counts.queued),

@@ -22,7 +22,6 @@ async def log(page: Page) -> Response:
 
 @pages.get("/runs/{run_id}/log", roles=("vendor", "viewer"))
 async def of_run(page: Page) -> Response:
-    """Records about one run."""
     run_id = page.path["run_id"]
     run = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
     context = {"run": run, "abouts": [], "grants": [], **await log_values(page, _GROUPS, about=run_id)}

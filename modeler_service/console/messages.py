@@ -11,7 +11,6 @@ pages = Pages()
 
 
 async def messages_of(page: Page, run_id: str) -> list[wire.RunMessage]:
-    """The messages of a run, the newest first."""
     listed = await page.api.read(f"/v1/runs/{run_id}/messages", wire.RunMessagePage, page_size=200)
     return listed.messages[::-1]
 

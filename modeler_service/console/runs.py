@@ -23,7 +23,6 @@ _TRAIL = [("Runs", "/runs")]
 
 @pages.get("/runs", roles=("vendor", "viewer"), nav="Runs")
 async def runs(page: Page) -> Response:
-    """All runs, the newest first."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/runs", "runs", "runs", wire.RunView, **chosen(page))
     query = {"order": "newest", "page_size": 50, "page_token": page.query.get("page_token"), **chosen(page)}
@@ -38,7 +37,6 @@ async def curve_of(page: Page, run_id: str) -> wire.RunCurve:
 
 
 async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
-    """Return the values that the live part of a run's page shows."""
     run = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
     curve = await curve_of(page, run_id)
     last = {"order": "newest", "page_size": _LAST}
@@ -75,7 +73,6 @@ def sentence(problem: wire.RunProblem) -> str:
 
 @pages.get("/runs/{run_id}", roles=("vendor", "viewer"))
 async def run(page: Page) -> Response:
-    """Show a run."""
     return await _shown(page)
 
 
@@ -98,7 +95,6 @@ async def _shown(page: Page, labels: Form | None = None) -> Response:
 
 @pages.get("/runs/{run_id}/events", roles=("vendor", "viewer"))
 async def events(page: Page) -> Response:
-    """Stream the events of a run."""
     return page.stream(f"/v1/runs/{page.path['run_id']}/events")
 
 
@@ -124,13 +120,11 @@ async def posterior(page: Page) -> Response:
 
 @pages.get("/runs/{run_id}/export", roles=("vendor", "viewer"))
 async def export(page: Page) -> Response:
-    """A run as a file."""
     return page.stream(f"/v1/runs/{page.path['run_id']}/export", format=page.query.get("format", "json"))
 
 
 @pages.get("/compare", roles=("vendor", "viewer"))
 async def compare(page: Page) -> Response:
-    """Show some runs side by side."""
     run_ids = list(dict.fromkeys(page.request.query_params.getlist("run")))
     compared: list[tuple[wire.RunView, Sequence[wire.CurvePoint]]] = []
     for run_id in islice(run_ids, _COMPARED_MAX):

@@ -30,7 +30,6 @@ _STATES = {"": "all", "answered": "answered", "declined": "declined", "open": "w
 
 @pages.get("/runs/{run_id}/trials", roles=("vendor", "viewer"))
 async def trials(page: Page) -> Response:
-    """Every chosen candidate with its answer."""
     run_id = page.path["run_id"]
     where = f"/v1/runs/{run_id}/trials"
     filters: dict[str, Any] = {name: whole_number(page, name) for name in ("first", "last", "row")}

@@ -110,7 +110,6 @@ class _RunLogSummary:
         self._messages = _MessageExchanges()
 
     def follow(self, record: Json) -> None:
-        """Take the next record of the log."""
         kind, exchange, run_id = record["kind"], record.get("exchange"), run_of(record)
         key = str(exchange["idempotency_key"]) if exchange else ""
         if exchange and "/messages" in str(exchange["path"]):
@@ -172,7 +171,6 @@ class _MessageExchanges:
     replies: dict[str, set[str]] = field(default_factory=dict)
 
     def follow(self, exchange: Json) -> None:
-        """Take an exchange about a message."""
         if exchange["status"] == 201:
             self.sent[str(exchange["idempotency_key"])] = exchange["request_sha256"]
         if exchange["status"] in (200, 201):

@@ -109,7 +109,6 @@ def _row_of(run_id: str, trial: wire.TrialView) -> TrialRow:
 
 
 def _exported_versions(export: wire.RunExport, trials: list[TrialRow]) -> Iterator[Version]:
-    """Yield the versions of an export, which has them trial by trial."""
     queries = {trial.number: (first, trial.row) for first, query in queries_of(trials).items() for trial in query}
     numbered = [(*queries.get(item.number, (item.number, 0)), item) for item in export.versions]
     for (first, version), items in groupby(numbered, lambda entry: (entry[0], entry[2].version)):

@@ -18,7 +18,6 @@ _OF_RELEASE = re.compile(r"[0-9a-f]{64}\.npy(\.([0-9a-f]{8}\.)?part)?")
 
 
 def path_of(folder: Path, release_sha256: str) -> Path:
-    """Return the path of the file that holds the candidates of a release."""
     return folder / f"{release_sha256}.npy"
 
 

@@ -61,7 +61,6 @@ class CuratorQueries:
         self.reload()
 
     def reload(self) -> None:
-        """Read the trials again."""
         self.trials = self._lease.read(lambda db: store.trial_page(db, self._lease.run_id))
 
     @property

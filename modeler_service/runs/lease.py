@@ -35,7 +35,6 @@ class Interrupt:
         self._halt.set()
 
     def is_set(self) -> bool:
-        """Whether the worker is to halt."""
         return self._halt.is_set()
 
     def check(self) -> None:
@@ -50,7 +49,6 @@ class Interrupt:
             raise Interrupted
 
     def progress(self) -> None:
-        """Note that the worker made progress."""
         self.last_step = time.monotonic()
 
 

@@ -85,7 +85,6 @@ class Record(_RunOfStudy):
 
     @property
     def outcomes(self) -> int:
-        """The number of answers and past measurements."""
         return len(self.observations) + sum(trial.y is not None for trial in self.trials)
 
     @property

@@ -129,11 +129,9 @@ class RunScheduler:
 
     @property
     def is_queue_empty(self) -> bool:
-        """Whether no run waits for a worker."""
         return self._queue.empty()
 
     def submit(self, run_id: str) -> None:
-        """Queue a stored run."""
         self._waiting.pop(run_id, None)
         self._queue.put(run_id)
 

@@ -38,7 +38,6 @@ class Background:
         self._noticed.set()
 
     def close(self) -> None:
-        """Stop the thread, and wait a while for its end."""
         self.closing.set()
         self._noticed.set()
         if self._thread.is_alive():

@@ -52,7 +52,6 @@ class Certificates:
             self._server = context
 
     def server_context(self) -> ssl.SSLContext:
-        """The TLS context for a new connection to this service."""
         assert self._server is not None
         return self._server
 

@@ -240,7 +240,6 @@ class Client:
 
     @property
     def _connection(self) -> Connection:
-        """The connection of this thread."""
         thread = threading.get_ident()
         connection = self._connections.get(thread)
         if connection is None:
@@ -312,7 +311,6 @@ class Client:
         return self._send("GET", path, params=params).check().read(model)
 
     def _pages(self, path: str, model: type[P], **params: Any) -> Iterator[P]:
-        """Read every page of a listing."""
         token: str | None = None
         while True:
             page = self._get(path, model, page_token=token, **{"page_size": 1_000} | params)

@@ -744,7 +744,6 @@ def _choice(candidate: int) -> wire.RecordChoice:
 
 
 def _fields(name: str, reading: wire.ReadingChoice, *, public: bool) -> dict[str, str]:
-    """The fields of a registration."""
     fields = reading.model_dump(mode="json", exclude_defaults=True)
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
     return {"name": name, "public": "true" if public else "false", **texts}

@@ -179,7 +179,6 @@ class _Command(TyperCommand):
     """A command whose usage has the names of its arguments in capitals, without braces."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The parts of the usage line."""
         return [piece.replace("{", "").replace("}", "").upper() for piece in super().collect_usage_pieces(ctx)]
 
 

@@ -40,7 +40,6 @@ class ApiProblem(Exception):
 
     @property
     def code(self) -> str:
-        """The stable name of the problem."""
         return self.problem.code
 
     @property
@@ -98,7 +97,6 @@ class Api:
         return (await self.send("GET", path, query=query)).json
 
     async def read(self, path: str, model: type[M], **query: object) -> M:
-        """The reply to a GET as a wire model."""
         return (await self.send("GET", path, query=query)).parse(model)
 
     async def post(self, path: str, body: object = None, *, key: str | None = None) -> Any:
@@ -107,11 +105,9 @@ class Api:
         return reply.json if reply.body else None
 
     async def ask(self, path: str, model: type[M], body: object = None, *, key: str | None = None) -> M:
-        """The reply to a POST as a wire model, as for ``post``."""
         return (await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})).parse(model)
 
     async def put(self, path: str, body: object, *, key: str) -> Any:
-        """The parsed JSON of a PUT, as for ``post``."""
         return (await self.send("PUT", path, body=_json(body), key=key, headers={"content-type": _JSON})).json
 
     async def send(

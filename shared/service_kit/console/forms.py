@@ -82,7 +82,6 @@ class Form:
         return cls(key if len(key) == _KEY_LENGTH and key.isalnum() else "", values, files)
 
     def fill(self, values: Mapping[Any, Any]) -> None:
-        """Put values into inputs, as ``blank`` does."""
         self.values.update(flatten(values))
 
     # --- reading ----------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ def whole_number(page: Page, name: str) -> int | None:
 
 
 def offset_of(page: Page) -> int:
-    """How many items the page skips."""
     return whole_number(page, "offset") or 0
 
 

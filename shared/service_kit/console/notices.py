@@ -16,12 +16,10 @@ About = Callable[[Page, wire.NoticeSubject], tuple[str, str] | None]
 
 
 def pages_of(about: About, *, readers: tuple[Role, ...], testers: tuple[Role, ...]) -> Pages:
-    """The page for ``readers``, and the test of the receiver for ``testers``."""
     pages = Pages()
 
     @pages.get("/notices", roles=readers, nav="Notices", section="Settings")
     async def listed(page: Page) -> Response:
-        """List the notices, or download them."""
         if page.query.get("as"):
             return await listing(page, "/v1/notices", "notices", "notices", wire.NoticeView)
         reply = await page.api.read("/v1/notices", wire.NoticePage, page_token=page.query.get("page_token"))

@@ -116,7 +116,6 @@ class Page:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the user has chosen compact tables."""
         return self.request.cookies.get(TABLES) == COMPACT
 
     def may(self, *roles: Role) -> bool:

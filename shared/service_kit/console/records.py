@@ -54,7 +54,6 @@ _SIZE = 50
 
 
 def _chosen(page: Page) -> dict[str, Any]:
-    """The filter in the address."""
     group = GROUPS.get(page.query.get("group", ""))
     return {
         "kind": group[1] if group else page.query.get("kind") or None,
@@ -82,7 +81,6 @@ async def log_values(page: Page, kinds: Sequence[str] = tuple(GROUPS), **fixed: 
 
 
 async def log_state(page: Page) -> dict[str, Any]:
-    """The verification of the log and its signed head."""
     return {
         "state": await page.api.get("/v1/audit/verification"),
         "head": await page.api.get("/v1/audit/checkpoint", grant_id=page.query.get("grant") or None),
@@ -90,15 +88,12 @@ async def log_state(page: Page) -> dict[str, Any]:
 
 
 def add_log_pages(pages: Pages, roles: tuple[Role, ...]) -> None:
-    """Add the verification of the log, and the log as a file."""
-
     @pages.post("/log:verify", roles=roles)
     async def verify(page: Page, form: Form) -> Response:
         return await _verify(page)
 
     @pages.get("/log/file", roles=roles)
     async def file(page: Page) -> Response:
-        """Send the whole log as a file, from its first record."""
         return await downloads.listing(
             page, "/v1/audit/entries", "entries", "audit-log", wire.AuditEntry, **_chosen(page)
         )

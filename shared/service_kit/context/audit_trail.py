@@ -176,7 +176,6 @@ class AuditTrail:
         return self._signer.sign(Checkpoint(f"{self._signer.name}/{grant_id or 'log'}", head))
 
     def head(self, grant_id: str | None = None) -> Head:
-        """Size and root of a log."""
         with self._database.read() as db:
             return audit_log.head(db, grant_id)
 

@@ -132,7 +132,6 @@ class Authentication:
         audit_log.append(db, "token.revoked", actor=actor, now=self._clock(), details={"kid": kid})
 
     def tokens(self) -> list[Any]:
-        """Tokens without their secrets, in order of creation."""
         with self._database.read() as db:
             return tokens.list_all(db)
 

@@ -57,7 +57,6 @@ class Seal:
         return hmac.digest(self._mac_key, json.dumps(texts).encode(), "sha256")
 
     def close(self, clear: bytes) -> bytes:
-        """Encrypt and authenticate ``clear``."""
         return self._fernet.encrypt(clear)
 
     def open(self, sealed: bytes) -> bytes:

@@ -170,7 +170,6 @@ class PrincipalLogSummary:
         self.disabled: set[str] = set()
 
     def follow(self, record: Json) -> None:
-        """Take the next record of the log."""
         kind, details = record["kind"], record.get("details", {})
         if kind == "token.issued":
             self.tokens[details["kid"]] = details

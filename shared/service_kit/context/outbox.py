@@ -92,7 +92,6 @@ def body_of(notice: wire.Notice) -> bytes:
 
 
 def view(row: NoticeRow) -> wire.NoticeView:
-    """A stored notice with the state of its delivery."""
     return wire.NoticeView(
         notice=wire.Notice.model_validate_json(row.body),
         state=row.state,

@@ -32,17 +32,13 @@ class Member(Protocol):
     """Where it comes from; connections are counted by it."""
 
     @property
-    def standing(self) -> Standing:
-        """Whom it serves now."""
-        ...
+    def standing(self) -> Standing: ...
 
     def check(self) -> None:
         """Close it if its peer is late."""
         ...
 
-    def drop(self) -> None:
-        """Close it at once."""
-        ...
+    def drop(self) -> None: ...
 
 
 class Connections:
@@ -66,7 +62,6 @@ class Connections:
         return len(self._members)
 
     def all(self) -> list[Member]:
-        """Every connection, with those in the reserve."""
         return [*self._members, *self._reserve]
 
     def enter(self, member: Member, *, serves_many: bool = False) -> bool:

@@ -143,7 +143,6 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def standing(self) -> Standing:
-        """Whom the connection serves, as the middleware decided."""
         if self._answered is None or not self._answered.scope["state"].get("authenticated"):
             return Standing.NOBODY
         return Standing.KEPT if self._is_idle() else Standing.BUSY
@@ -252,7 +251,6 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on."""
         self._counts.body += len(body)
         self._counts.total_body += len(body)
         super().on_body(body)

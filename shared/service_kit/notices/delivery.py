@@ -59,7 +59,6 @@ class NoticeDelivery(Background):
     # --- requests -----------------------------------------------------------------------------------
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.NoticeView]]:
-        """Notices with their sequence numbers."""
         with self._context.database.read() as db:
             return [(row.seq, view(row)) for row in store.page(db, after=after, limit=limit)]
 

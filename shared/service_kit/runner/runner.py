@@ -193,7 +193,6 @@ class Kind(Generic[ReplyT]):
     # --- what is known of a task ----------------------------------------------------------------------
 
     def find(self, task_id: str) -> Task[ReplyT] | None:
-        """The task with this id that has not ended."""
         with self.changed:
             return next((task for task in self._tasks if task.id == task_id), None)
 

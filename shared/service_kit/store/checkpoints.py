@@ -66,7 +66,6 @@ def pin(db: Connection, subject: str, vkey: str, now: datetime) -> None:
 
 
 def keys(db: Connection) -> list[tuple[str, str]]:
-    """Every pinned key with its subject."""
     return [(row.subject, row.vkey) for row in db.execute(select(_keys).order_by(_keys.c.subject))]
 
 
@@ -78,7 +77,6 @@ def next_receipt(db: Connection, grant_id: str, seq: int) -> int:
 
 
 def grants(db: Connection) -> list[str]:
-    """The grants that have receipts."""
     return list(db.execute(select(_receipts.c.grant_id).distinct().order_by(_receipts.c.grant_id)).scalars())
 
 
@@ -88,6 +86,5 @@ def receipts(db: Connection, grant_id: str) -> Iterator[Any]:
 
 
 def countersignatures(db: Connection, grant_id: str) -> list[str]:
-    """The countersigned checkpoints of a grant, by size."""
     query = select(_countersignatures.c.note).where(_countersignatures.c.grant_id == grant_id)
     return list(db.execute(query.order_by(_countersignatures.c.size)).scalars())

@@ -20,7 +20,6 @@ class ListFilter:
     tag: str | None = None
 
     def of(self, db: Connection, table: Table) -> list[ColumnElement[bool]]:
-        """The conditions on the rows of a table."""
         where: list[ColumnElement[bool]] = []
         if self.archived is not None:
             at = table.c.archived_at

@@ -69,7 +69,6 @@ class Postgres:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the session that writes has ended."""
         return self._session is not None and self._session.closed
 
     def writer(self) -> Connection:

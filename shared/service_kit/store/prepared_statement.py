@@ -223,7 +223,6 @@ def remember_rows(db: Connection) -> Memory:
 
 
 def forget_rows(db: Connection) -> None:
-    """Forget all that a connection remembers."""
     db.__dict__.get(_MEMORY, {}).clear()
 
 

@@ -71,7 +71,6 @@ def is_live(row: Any, now: datetime, idle_since: datetime) -> bool:
 
 
 def record_use(db: Connection, id_sha256: bytes, now: datetime) -> None:
-    """Store when a session was last used."""
     db.execute(update(_sessions).where(_sessions.c.id_sha256 == id_sha256).values(seen_at=stamp(now)))
 
 

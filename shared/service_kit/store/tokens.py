@@ -65,12 +65,10 @@ def seal(db: Connection, row: Any, mac_of: MacOf) -> None:
 
 
 def find(db: Connection, kid: str) -> Any:
-    """The row of a key id, or None."""
     return FIND.row(db, kid=kid)
 
 
 def is_live(row: Any, now: datetime) -> bool:
-    """Whether a token is neither revoked nor expired."""
     return row.revoked_at is None and stamp(now) < row.expires_at
 
 
@@ -88,7 +86,6 @@ def of_principal(db: Connection, principal: str, *, study_id: str | None = None)
 
 
 def of_study(db: Connection, study_id: str) -> list[Any]:
-    """The tokens of a study's grants, in order of creation."""
     return list(db.execute(select(_tokens).where(_tokens.c.study_id == study_id).order_by(_tokens.c.seq)))
 
 
@@ -102,5 +99,4 @@ def revoke(db: Connection, kid: str, now: datetime, mac_of: MacOf) -> None:
 
 
 def record_use(db: Connection, kid: str, at: datetime) -> None:
-    """Store when a token was last used."""
     db.execute(update(_tokens).where(_tokens.c.kid == kid).values(last_used_at=stamp(at)))

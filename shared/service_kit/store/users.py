@@ -90,7 +90,6 @@ def by_name(db: Connection, name: str) -> User | None:
 
 
 def is_live(db: Connection, identity: str) -> bool:
-    """Whether the user exists and is not disabled."""
     row = _BY_ID.row(db, id=identity)
     return row is not None and row.disabled_at is None
 

@@ -108,7 +108,6 @@ def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready:
 
 
 def of_commits(context: ServiceContext) -> "Metric":
-    """How long the commits of the database took."""
     from prometheus_client.metrics_core import HistogramMetricFamily
 
     commits, about = context.database.commits, "How long a commit took until it was durable."
@@ -118,8 +117,6 @@ def of_commits(context: ServiceContext) -> "Metric":
 
 
 def of_peers(peers: PeerErrors) -> Callable[[], "Metric"]:
-    """What peers did wrong."""
-
     def counts() -> dict[Labels, float]:
         return {(kind,): count for kind, count in peers.counts.items()}
 
@@ -200,7 +197,6 @@ class Metrics:
 
 
 def router(metrics: Metrics, readers: tuple[Role, ...]) -> "APIRouter":
-    """/metrics, for ``readers``."""
     from starlette.responses import Response
 
     from service_kit.web.dependencies import api_router  # late: commands do not serve, and start faster

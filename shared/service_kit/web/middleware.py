@@ -464,7 +464,6 @@ class _Request:
 
 
 def _etag(start: Message) -> str | None:
-    """The digest in a reply's ETag, or None."""
     for name, value in start["headers"]:
         if name == b"etag" and value.startswith(b'"sha256-'):
             return str(value.decode("latin-1").strip('"').removeprefix("sha256-"))

@@ -141,7 +141,6 @@ def label_whole(content: str) -> Markup:
 
 
 def axes(frame: Frame, x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
-    """Grid, ticks and names of both axes."""
     start, right, bottom = frame.start, frame.right, frame.bottom
     elements = []
     for value in y.ticks:
@@ -213,7 +212,6 @@ def level_names(frame: Frame, shown: Sequence[Level], y: Scale, spots: Sequence[
 
 
 def _covered(start: float, base: float, width: float, spots: Sequence[Spot]) -> int:
-    """How many spots a label covers."""
     return sum(start - 4 <= px <= start + width + 4 and base - 14 <= py <= base + 5 for px, py in spots)
 
 
