@@ -15,7 +15,7 @@ import numpy as np
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Busy, NumericalFailure
-from blindopt.gp.fitting import ANSWERS_MIN, fit, suggest_hyper, typical_distances
+from blindopt.gp.fitting import ANSWERS_MIN, FitProblem, fit, suggest_hyper, typical_distances
 from blindopt.gp.marginal_likelihood import Evidence
 from curator_service import store
 from curator_service.privacy.measurement.groups import clipped_mean
@@ -174,7 +174,7 @@ def _relevance(spec: wire.StudyCreate, values: Matrix, answered: _Answered) -> t
     kind = spec.kernel.kind if spec.kernel is not None else "squared_exponential"
     law = wire.NoiseLaw(family="none")
     try:
-        fitted = fit(evidence, kind, law, start, wire.Fit(starts=2), distance=distances, seed=[0], tick=tick)
+        fitted = fit(FitProblem(evidence, kind, law, start, wire.Fit(starts=2), distances), [0], tick)
     except NumericalFailure:
         return None, "Relevance cannot be computed from these answers."
     gain = (fitted.check.log_density - fitted.check.baseline) * len(y)

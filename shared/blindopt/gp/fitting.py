@@ -1,6 +1,6 @@
 """Hyper-parameters of the largest marginal likelihood: several starts, bounds and weak priors against a collapse."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, floor, log, log10, sqrt
 
 import numpy as np
@@ -93,43 +93,67 @@ def _variances(candidates: Matrix) -> Vector:
     return variances
 
 
-def fit(
-    evidence: Evidence,
-    kind: Kind,
-    law: NoiseLaw,
-    start: Hyper,
-    settings: Fit,
-    *,
-    distance: float | Vector,
-    seed: list[int],
-    units: Vector | None = None,
-    has_kernel: bool = False,
-    tick: Tick = NO_TICK,
-    engine: Engine = NEWEST,
-) -> FitResult:
+@dataclass(frozen=True, slots=True)
+class FitProblem:
+    """What hyper-parameters are fitted to, and by which ``settings``.
+
+    ``start`` is that of a kernel if ``has_kernel``. ``distance`` is typical of two candidates; if it has r entries,
+    each coordinate has its own and a length-scale of its own. ``units`` (parameters,) say what 1 in the settings is,
+    for each parameter. ``ratio`` is that of the default prior.
+    """
+
+    evidence: Evidence
+    kind: Kind
+    law: NoiseLaw
+    start: Hyper
+    settings: Fit
+    distance: float | Vector
+    units: Vector | None = None
+    has_kernel: bool = False
+    engine: Engine = NEWEST
+    ratio: Ratio = FIT_RATIO
+
+    @property
+    def distances(self) -> Vector:
+        return np.atleast_1d(self.distance)
+
+    @property
+    def variance(self) -> float:
+        """Of the outcomes."""
+        return float(np.var(self.evidence.outcomes))
+
+    @property
+    def unit_values(self) -> list[float]:
+        """What 1 in the settings is, for each parameter."""
+        return [1.0] * (len(self.distances) + 2) if self.units is None else self.units.tolist()
+
+    def log_posterior(self) -> "LogPosterior":
+        """The density to climb. Raises NumericalFailure if the outcomes are too few or all equal."""
+        if len(self.evidence.outcomes) < ANSWERS_MIN:
+            raise NumericalFailure(f"{ANSWERS_MIN} answers are needed for a fit")
+        if (self.engine > 2 and np.ptp(self.evidence.outcomes) == 0) or not 1e-40 < self.variance < 1e40:
+            raise NumericalFailure("the answers are all equal, or too large or small to be distinguished")
+        mean = None if self.settings.mean == "fitted" else self.start.mean
+        likelihood = MarginalLikelihood(self.evidence, self.kind, self.law, mean, len(self.distances))
+        return LogPosterior(likelihood, _Priors(self), _box(self))
+
+
+def fit(problem: FitProblem, seed: list[int], tick: Tick = NO_TICK) -> FitResult:
     """Hyper-parameters of the largest posterior density of their logarithms, which is the likelihood without priors.
 
-    A search (``climbing``; by version 1 of the ``engine`` L-BFGS-B) from ``start`` (which is that of a kernel if
-    ``has_kernel``) and from draws of ``seed``; the same arguments give the same values, rounded to four digits within
-    the bounds. ``distance`` is typical of two candidates; if it has r entries, each coordinate has its own and a
-    length-scale of its own. ``units`` (parameters,) say what 1 in the settings is, for each parameter. By versions 1
-    and 2 of the ``engine`` noise keeps its ratio to the signal at the start below 2 r outcomes, unless settings say
-    how. ``tick`` is called at each likelihood. Raises NumericalFailure if the outcomes are too few or all equal, or if
-    no start reaches a finite likelihood.
+    A search (``climbing``; by version 1 of the engine L-BFGS-B) from the start and from draws of ``seed``; the same
+    arguments give the same values, rounded to four digits within the bounds. By versions 1 and 2 of the engine noise
+    keeps its ratio to the signal at the start below 2 r outcomes, unless settings say how. ``tick`` is called at each
+    likelihood. Raises NumericalFailure as ``log_posterior``, or if no start reaches a finite likelihood.
     """
-    evidence, distances = evidence.first(ANSWERS_MAX), np.atleast_1d(distance)
-    density = LogPosterior.of(
-        evidence, kind, law, start, settings, distances, units=units, has_kernel=has_kernel, engine=engine
-    )
+    problem = replace(problem, evidence=problem.evidence.first(ANSWERS_MAX))
+    start, distances, variance = problem.start, problem.distances, problem.variance
+    density = problem.log_posterior()
     likelihood, ends, tied = density.likelihood, density.ends, None
-    if engine < 3 and _ties_noise(evidence, settings):
+    if problem.engine < 3 and _ties_noise(problem.evidence, problem.settings):
         tied, ends[-1] = log(start.noise_variance / start.signal_variance), (1e-50, 1e50)
     low, high = density.box
-    variance = float(np.var(evidence.outcomes))
-    reached = [
-        _climb(density, begin, tied, tick, engine)
-        for begin in _starts(start, settings.starts, low, high, variance, distances, seed)
-    ]
+    reached = [_climb(density, begin, tied, tick, problem.engine) for begin in _starts(problem, low, high, seed)]
     optima = [optimum for optimum in reached if optimum is not None]
     if not optima:
         raise NumericalFailure("the marginal likelihood could not be computed from any start")
@@ -141,7 +165,7 @@ def fit(
     ]
     value, _, mean = likelihood.at(np.log(values))
     check = likelihood.check(np.log(values))
-    if settings.mean == "fitted":
+    if problem.settings.mean == "fitted":
         unit = 10.0 ** (floor(log10(variance) / 2) - 6)
         mean = round(mean / unit) * unit
     at_bounds = {
@@ -163,33 +187,6 @@ class LogPosterior:
     priors: "_Priors"
     ends: list[tuple[float, float]]
     """Lower and upper bounds of each parameter."""
-
-    @classmethod
-    def of(
-        cls,
-        evidence: Evidence,
-        kind: Kind,
-        law: NoiseLaw,
-        start: Hyper,
-        settings: Fit,
-        distances: Vector,
-        *,
-        units: Vector | None = None,
-        has_kernel: bool,
-        engine: Engine,
-        ratio: Ratio = FIT_RATIO,
-    ) -> "LogPosterior":
-        """The density given ``evidence``; arguments are those of ``fit``, which says when it raises."""
-        if len(evidence.outcomes) < ANSWERS_MIN:
-            raise NumericalFailure(f"{ANSWERS_MIN} answers are needed for a fit")
-        variance = float(np.var(evidence.outcomes))
-        if (engine > 2 and np.ptp(evidence.outcomes) == 0) or not 1e-40 < variance < 1e40:
-            raise NumericalFailure("the answers are all equal, or too large or small to be distinguished")
-        mean = None if settings.mean == "fitted" else start.mean
-        likelihood = MarginalLikelihood(evidence, kind, law, mean, len(distances))
-        units = np.ones(len(distances) + 2) if units is None else units
-        priors = _Priors(settings, start if has_kernel else None, variance, distances, units, engine, ratio)
-        return cls(likelihood, priors, _box(evidence, settings, start, variance, distances, units))
 
     @property
     def box(self) -> tuple[Vector, Vector]:
@@ -219,19 +216,11 @@ class _Priors:
 
     ``_sums`` (p, parameters) picks what is added up. Each sum is normal, with a spread below its median and another one
     above: a noise that vanishes is less likely than one as large as the signal. Length-scales of coordinates vary about
-    their geometric mean, which varies more (by version 1 of the ``engine`` each varies by itself).
+    their geometric mean, which varies more (by version 1 of the engine each varies by itself).
     """
 
-    def __init__(
-        self,
-        settings: Fit,
-        kernel: Hyper | None,
-        variance: float,
-        distances: Vector,
-        units: Vector,
-        engine: Engine,
-        ratio: Ratio,
-    ) -> None:
+    def __init__(self, problem: FitProblem) -> None:
+        distances, kernel = problem.distances, problem.start if problem.has_kernel else None
         k = len(distances)
         unit = np.eye(k + 2)
         parts: list[tuple[Vector, float, float, float]] = []  # what is added up, the median, the spreads
@@ -239,13 +228,13 @@ class _Priors:
         def add(direction: Vector, median: float, below: float, above: float | None = None) -> None:
             parts.append((direction, log(median), below, above or below))
 
-        if (given := settings.priors) is not None:
+        if (given := problem.settings.priors) is not None:
             wishes = [*[given.lengthscale] * k, given.signal_variance, given.noise_variance]
-            for direction, prior, size in zip(unit, wishes, units.tolist(), strict=True):
+            for direction, prior, size in zip(unit, wishes, problem.unit_values, strict=True):
                 if prior is not None:
                     add(direction, prior.median * size, prior.spread)
         else:
-            if k > 1 and engine > 1:
+            if k > 1 and problem.engine > 1:
                 common, middle = unit[:k].mean(axis=0), exp(float(np.mean(np.log(distances))))
                 add(common, _MEDIAN * middle, _SPREAD)
                 for j in range(k):
@@ -257,8 +246,8 @@ class _Priors:
                 add(unit[k], kernel.signal_variance, _SPREAD)
                 add(unit[k + 1], kernel.noise_variance, _SPREAD)
             else:
-                add(unit[k], variance, _SIGNAL_SPREAD)
-                add(unit[k + 1] - unit[k], *ratio)
+                add(unit[k], problem.variance, _SIGNAL_SPREAD)
+                add(unit[k + 1] - unit[k], *problem.ratio)
         self._sums = np.array([direction for direction, *_ in parts]).reshape(len(parts), k + 2)
         self._medians, self._below, self._above = np.array([rest for _, *rest in parts]).reshape(len(parts), 3).T
 
@@ -306,15 +295,14 @@ def _climb(
     return best
 
 
-def _box(
-    evidence: Evidence, settings: Fit, start: Hyper, variance: float, distances: Vector, units: Vector
-) -> list[tuple[float, float]]:
+def _box(problem: FitProblem) -> list[tuple[float, float]]:
     """Lower and upper bounds of each parameter. A noise variance that no outcome needs stays as it is.
 
     The length-scale is at least a share of the median distance of an answered point to the nearest other one, in
     typical distances: answers say nothing about a shorter one. Of r coordinates, each has 1 / sqrt(r) of a distance.
     """
-    unit = [*distances, variance, variance]
+    evidence, settings, distances = problem.evidence, problem.settings, problem.distances
+    unit = [*distances, problem.variance, problem.variance]
     smallest, largest = _DEFAULT_BOUNDS["lengthscale"]
     k = len(distances)
     share = _SPACING_SHARE / sqrt(k) * _spacing(evidence.points / distances)
@@ -322,11 +310,11 @@ def _box(
         smallest = max(smallest, min(share, _SPACING_MAX * _MEDIAN))
     shared = {**_DEFAULT_BOUNDS, "lengthscale": (smallest, largest)}
     ends = []
-    for name, size, given in zip(_names(k), unit, units.tolist(), strict=True):
+    for name, size, given in zip(_names(k), unit, problem.unit_values, strict=True):
         bounds = getattr(settings.bounds, name)
         low, high = (bounds.lower * given, bounds.upper * given) if bounds else (size * x for x in shared[name])
         if name == "noise_variance" and not evidence.needs_noise:
-            low = high = start.noise_variance
+            low = high = problem.start.noise_variance
         ends.append((max(low, 1e-50), min(high, 1e50)))
     return ends
 
@@ -348,17 +336,16 @@ def _names(k: int) -> list[Parameter]:
     return [*names, "signal_variance", "noise_variance"]
 
 
-def _starts(
-    start: Hyper, count: int, low: Vector, high: Vector, variance: float, distances: Vector, seed: list[int]
-) -> list[Vector]:
-    """``start`` and draws that are uniform in logarithms over plausible ranges, as logarithms within the bounds.
+def _starts(problem: FitProblem, low: Vector, high: Vector, seed: list[int]) -> list[Vector]:
+    """The start and draws that are uniform in logarithms over plausible ranges, as logarithms within the bounds.
 
-    The length-scales of coordinates start at one share of their distances, which is that of ``start`` for the first.
+    The length-scales of coordinates start at one share of their distances, which is that of the start for the first.
     """
+    start, distances, variance = problem.start, problem.distances, problem.variance
     k, units = len(distances), np.log([*distances, variance, variance])
     common = exp(float(np.mean(np.log(distances))))
     first = np.log([*(start.lengthscale / common * distances), start.signal_variance, start.noise_variance])
-    draws = np.random.default_rng(seed).uniform(size=(count - 1, 3))
+    draws = np.random.default_rng(seed).uniform(size=(problem.settings.starts - 1, 3))
     ranges = np.array(_STARTS)
     drawn = ranges[:, 0] + draws * (ranges[:, 1] - ranges[:, 0])
     others = units + np.repeat(drawn, [k, 1, 1], axis=1)

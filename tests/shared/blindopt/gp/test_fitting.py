@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
-from blindopt.gp.fitting import fit, typical_distance, typical_distances
+from blindopt.gp.fitting import FitProblem, fit, typical_distance, typical_distances
 from blindopt.gp.kernels import KERNELS
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
 
@@ -84,7 +84,7 @@ def test_one_length_scale_is_that_of_equal_ones():
 
 def fitted(data, settings=None, *, distance=1.7, start=None, **more):
     start = start or Hyper(0.7, 1.0, 0.01)
-    return fit(data, KIND, NO_NOISE, start, settings or wire.Fit(starts=3), distance=distance, seed=[0], **more)
+    return fit(FitProblem(data, KIND, NO_NOISE, start, settings or wire.Fit(starts=3), distance, **more), [0])
 
 
 def test_coordinates_that_do_not_matter_get_long_length_scales():

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t
 
 from blindopt import wire
-from blindopt.gp.fitting import LogPosterior
+from blindopt.gp.fitting import FitProblem
 from blindopt.gp.hyper_draws import SWEEPS, SWEEPS_MIN, Mixture, hyper_draws
 from blindopt.gp.marginal_likelihood import Evidence, Hyper
 
@@ -20,9 +20,7 @@ def posterior_of(t=9, r=1, *, declared=0.04, seed=3):
     outcomes = np.sin(2 * points[:, 0]) + 0.2 * rng.standard_normal(t)
     evidence = Evidence(points, np.arange(t), outcomes, np.full(t, declared), np.full(t, declared == 0))
     distances = np.full(r, 1.2)
-    return LogPosterior.of(
-        evidence, "squared_exponential", NO_NOISE, START, wire.Fit(), distances, has_kernel=False, engine=3
-    )
+    return FitProblem(evidence, "squared_exponential", NO_NOISE, START, wire.Fit(), distances, engine=3).log_posterior()
 
 
 BEGIN = np.log([0.5, 1.0, 0.01])
@@ -69,16 +67,8 @@ def test_moments_at_the_outcomes_are_those_of_the_dense_posterior():
     y, declared, fitted = rng.standard_normal(8), np.full(8, 0.05), np.arange(8) % 2 == 0
     for exact in (False, True):
         evidence = Evidence(points, rows, y, declared, fitted, exact)
-        posterior = LogPosterior.of(
-            evidence,
-            "matern_52",
-            NO_NOISE,
-            START,
-            wire.Fit(mean="kernel"),
-            np.array([2.0]),
-            has_kernel=False,
-            engine=3,
-        )
+        settings = wire.Fit(mean="kernel")
+        posterior = FitProblem(evidence, "matern_52", NO_NOISE, START, settings, 2.0, engine=3).log_posterior()
         logs = np.log([0.8, 1.5, 0.3])
         distance = np.sqrt(5 * ((points[:, None] - points) ** 2).sum(axis=2)) / 0.8
         prior = 1.5 * (1 + distance + distance**2 / 3) * np.exp(-distance)

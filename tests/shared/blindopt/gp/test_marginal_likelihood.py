@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
-from blindopt.gp.fitting import ANSWERS_MAX, fit, suggest_hyper, typical_distance
+from blindopt.gp.fitting import ANSWERS_MAX, FitProblem, fit, suggest_hyper, typical_distance
 from blindopt.gp.input_noise import averaged, correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, kernel_of
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
@@ -110,7 +110,7 @@ def test_the_optimum_is_that_of_scikit_learn(kind):
     interval = wire.Interval(lower=1e-3, upper=1e3)
     bounds = wire.FitBounds(lengthscale=interval, signal_variance=interval, noise_variance=interval)
     settings = wire.Fit(priors=wire.FitPriors(), bounds=bounds, mean="kernel", starts=6)
-    result = fit(data, kind, NO_NOISE, Hyper(1.0, 1.0, 0.1, 2.0), settings, distance=1.7, seed=[0])
+    result = fit(FitProblem(data, kind, NO_NOISE, Hyper(1.0, 1.0, 0.1, 2.0), settings, 1.7), [0])
     from sklearn.gaussian_process import GaussianProcessRegressor  # late: every process of tests would load it
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 
@@ -131,7 +131,7 @@ def test_a_fit_finds_what_the_outcomes_were_drawn_from():
     gram = kernel_of("matern_52", 1.3, 4.0)(points, points) + 0.09 * np.eye(200)
     outcomes = -7.0 + np.linalg.cholesky(gram) @ rng.normal(size=200)
     data = Evidence(points, np.arange(200), outcomes, np.zeros(200), np.ones(200, bool))
-    result = fit(data, "matern_52", NO_NOISE, START, wire.Fit(), distance=typical_distance(points, NO_NOISE), seed=[1])
+    result = fit(FitProblem(data, "matern_52", NO_NOISE, START, wire.Fit(), typical_distance(points, NO_NOISE)), [1])
     assert result.hyper.lengthscale == pytest.approx(1.3, rel=0.2)
     assert result.hyper.signal_variance == pytest.approx(4.0, rel=0.4)
     assert result.hyper.noise_variance == pytest.approx(0.09, rel=0.3)
@@ -141,28 +141,28 @@ def test_a_fit_finds_what_the_outcomes_were_drawn_from():
 
 def test_declared_noise_is_not_fitted():
     """Declared noise explains what the fitted noise would have to; where all is declared, the start keeps its value."""
-    free = fit(evidence(80, repeats=False), "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0])
+    free = fit(FitProblem(evidence(80, repeats=False), "squared_exponential", NO_NOISE, START, FREE, 1.7), [0])
     assert free.hyper.noise_variance == pytest.approx(0.09, rel=0.4)
     data = evidence(80, repeats=False, declared=0.09, fitted=False)
-    fixed = fit(data, "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0])
+    fixed = fit(FitProblem(data, "squared_exponential", NO_NOISE, START, FREE, 1.7), [0])
     assert fixed.hyper.noise_variance == pytest.approx(START.noise_variance, rel=1e-12)
     assert "noise_variance" not in fixed.at_bounds
     assert fixed.hyper.lengthscale == pytest.approx(free.hyper.lengthscale, rel=0.1)
     wrong = evidence(80, repeats=False, declared=4.0, fitted=False)
-    assert fit(wrong, "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0]).log_likelihood < -50
+    assert fit(FitProblem(wrong, "squared_exponential", NO_NOISE, START, FREE, 1.7), [0]).log_likelihood < -50
 
 
 def test_priors_pull_and_bounds_hold():
     data = evidence(10)
     near = wire.FitPriors(lengthscale=wire.LogNormal(median=0.05, spread=1e-3))
-    result = fit(data, "matern_32", NO_NOISE, START, wire.Fit(priors=near), distance=1.7, seed=[0])
+    result = fit(FitProblem(data, "matern_32", NO_NOISE, START, wire.Fit(priors=near), 1.7), [0])
     assert result.hyper.lengthscale == pytest.approx(0.05, rel=0.02)
     bounds = wire.FitBounds(lengthscale=wire.Interval(lower=5.0, upper=6.0))
-    result = fit(data, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), distance=1.7, seed=[0])
+    result = fit(FitProblem(data, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), 1.7), [0])
     assert 5.0 <= result.hyper.lengthscale <= 6.0
     assert "lengthscale" in result.at_bounds
     bounds = wire.FitBounds(signal_variance=wire.Interval(lower=1.2345678, upper=1.2345678))
-    result = fit(data, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), distance=1.7, seed=[0])
+    result = fit(FitProblem(data, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), 1.7), [0])
     assert result.hyper.signal_variance == pytest.approx(1.2345678, rel=1e-12)
     assert "signal_variance" not in result.at_bounds
 
@@ -171,7 +171,7 @@ def test_the_prior_is_a_normal_density_of_the_logarithm():
     """At the optimum the slope of the likelihood is that of the prior, with the other sign."""
     data, prior = evidence(30), wire.LogNormal(median=2.0, spread=0.2)
     settings = wire.Fit(priors=wire.FitPriors(lengthscale=prior), mean="kernel")
-    hyper = fit(data, "squared_exponential", NO_NOISE, START, settings, distance=1.7, seed=[0]).hyper
+    hyper = fit(FitProblem(data, "squared_exponential", NO_NOISE, START, settings, 1.7), [0]).hyper
     logs = np.log([hyper.lengthscale, hyper.signal_variance, hyper.noise_variance])
     slope = MarginalLikelihood(data, "squared_exponential", NO_NOISE, 0.0).at(logs)[1][0]
     assert slope == pytest.approx((math.log(hyper.lengthscale) - math.log(2.0)) / 0.2**2, rel=0.02)
@@ -181,32 +181,32 @@ def test_the_prior_is_a_normal_density_of_the_logarithm():
 def test_without_priors_of_the_request_a_given_kernel_is_the_prior():
     data, settings = evidence(6), wire.Fit()
     far = Hyper(0.7, 500.0, 0.05)
-    loose = fit(data, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0])
-    tight = fit(data, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0], has_kernel=True)
-    none = fit(data, "matern_32", NO_NOISE, far, FREE, distance=1.7, seed=[0], has_kernel=True)
+    loose = fit(FitProblem(data, "matern_32", NO_NOISE, far, settings, 1.7), [0])
+    tight = fit(FitProblem(data, "matern_32", NO_NOISE, far, settings, 1.7, has_kernel=True), [0])
+    none = fit(FitProblem(data, "matern_32", NO_NOISE, far, FREE, 1.7, has_kernel=True), [0])
     assert loose.hyper.signal_variance < 5 < tight.hyper.signal_variance < 500
     assert none.log_likelihood >= max(loose.log_likelihood, tight.log_likelihood) - 1e-6
 
 
 def test_a_fit_is_a_function_of_its_arguments():
     """Twice the same; several starts find what one from far away misses; rounding outcomes changes nothing."""
-    data, arguments = evidence(25), {"distance": 1.7, "seed": [3, 25]}
-    first = fit(data, "squared_exponential", LAWS[1], START, FREE, **arguments)
-    assert first == fit(data, "squared_exponential", LAWS[1], START, FREE, **arguments)
+    data, seed = evidence(25), [3, 25]
+    first = fit(FitProblem(data, "squared_exponential", LAWS[1], START, FREE, 1.7), seed)
+    assert first == fit(FitProblem(data, "squared_exponential", LAWS[1], START, FREE, 1.7), seed)
     shaken = Evidence(data.points, data.rows, data.outcomes * (1 + 1e-14), data.declared_noise, data.has_fitted_noise)
-    again = fit(shaken, "squared_exponential", LAWS[1], START, FREE, **arguments)
+    again = fit(FitProblem(shaken, "squared_exponential", LAWS[1], START, FREE, 1.7), seed)
     assert first.hyper == again.hyper
     far = Hyper(30.0, 1e-3, 2.0)
-    alone = fit(data, "squared_exponential", LAWS[1], far, FREE.model_copy(update={"starts": 1}), **arguments)
+    alone = fit(FitProblem(data, "squared_exponential", LAWS[1], far, FREE.model_copy(update={"starts": 1}), 1.7), seed)
     assert first.log_likelihood >= alone.log_likelihood - 1e-6
 
 
 def test_of_very_many_answers_the_first_are_taken():
     data, distance = evidence(ANSWERS_MAX + 40, repeats=False), 1.7
     settings = wire.Fit(starts=1)
-    result = fit(data, "squared_exponential", NO_NOISE, START, settings, distance=distance, seed=[0])
+    result = fit(FitProblem(data, "squared_exponential", NO_NOISE, START, settings, distance), [0])
     few = data.first(ANSWERS_MAX)
-    assert result == fit(few, "squared_exponential", NO_NOISE, START, settings, distance=distance, seed=[0])
+    assert result == fit(FitProblem(few, "squared_exponential", NO_NOISE, START, settings, distance), [0])
     assert result.log_likelihood > -ANSWERS_MAX
 
 
@@ -217,7 +217,7 @@ def test_outcomes_that_tell_nothing_are_refused(outcomes):
     t = len(outcomes)
     data = Evidence(np.eye(t), np.arange(t), np.array(outcomes), np.zeros(t), np.ones(t, bool))
     with pytest.raises(NumericalFailure, match="answers"):
-        fit(data, "matern_12", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
+        fit(FitProblem(data, "matern_12", NO_NOISE, START, wire.Fit(), 1.0), [0])
 
 
 def test_a_covariance_that_cannot_be_factored_is_reported():
@@ -226,7 +226,7 @@ def test_a_covariance_that_cannot_be_factored_is_reported():
     with pytest.raises(NumericalFailure, match="factored"):
         MarginalLikelihood(data, "squared_exponential", NO_NOISE, None).at(np.zeros(3))
     with pytest.raises(NumericalFailure, match=r"factored|any start"):
-        fit(data, "squared_exponential", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
+        fit(FitProblem(data, "squared_exponential", NO_NOISE, START, wire.Fit(), 1.0), [0])
 
 
 def test_the_typical_distance_is_that_of_pairs_without_the_noise():
@@ -255,7 +255,7 @@ def test_what_is_fitted_lies_within_the_bounds_to_the_last_bit(ends):
     evidence = Evidence(points, np.arange(12), np.sin(5 * points[:, 0]), np.zeros(12), np.ones(12, dtype=np.bool_))
     settings = wire.Fit(bounds={"lengthscale": {"lower": ends[0], "upper": ends[1]}}, starts=2)
     start = Hyper(ends[0], 1.0, 0.01)
-    result = fit(evidence, "squared_exponential", wire.NoiseLaw(family="none"), start, settings, distance=1.0, seed=[0])
+    result = fit(FitProblem(evidence, "squared_exponential", wire.NoiseLaw(family="none"), start, settings, 1.0), [0])
     assert ends[0] <= result.hyper.lengthscale <= ends[1]
 
 

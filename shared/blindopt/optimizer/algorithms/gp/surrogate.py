@@ -15,8 +15,8 @@ from blindopt.gp.fitting import (
     ANSWERS_MAX,
     ANSWERS_MIN,
     AVERAGES_RATIO,
+    FitProblem,
     FitResult,
-    LogPosterior,
     fit,
     suggest_hyper,
     typical_distance,
@@ -161,17 +161,6 @@ class Prior(NamedTuple):
     """Number of outcomes that it may have been made from."""
 
 
-class _Search(NamedTuple):
-    """Where hyper-parameters are sought: ``size`` is one unit of its length-scales, in units of the release."""
-
-    evidence: Evidence
-    law: wire.NoiseLaw
-    start: Hyper
-    distance: float | Vector
-    units: Vector | None = None
-    size: float = 1.0
-
-
 class Averaged(NamedTuple):
     """What is expected of a queried row, averaged over hyper-parameters."""
 
@@ -312,26 +301,13 @@ class Surrogate:
         return self._averaged[1]
 
     def _average(self) -> Averaged:
-        assert self._fit is not None
         count, hyper, unit = len(self._outcomes), self._hyper, self.unit
-        search = self._search(count, self._given)
+        problem, size = self._problem(count, self._given)
         self.unit, unit = unit, self.unit  # the posterior keeps its own; the search is in that of all outcomes
         ratio = (self.unit.sd / unit.sd) ** 2
-        evidence, distances = search.evidence, np.atleast_1d(search.distance)
-        posterior = LogPosterior.of(
-            evidence,
-            self._kind,
-            search.law,
-            search.start,
-            self._fit,
-            distances,
-            units=search.units,
-            has_kernel=self._given is not None,
-            engine=self._settings.engine,
-            ratio=AVERAGES_RATIO,
-        )
-        common = search.start.lengthscale if hyper is self._given else hyper.lengthscale / search.size
-        sizes = hyper.lengthscales or np.full(len(distances), common)
+        evidence, posterior = problem.evidence, replace(problem, ratio=AVERAGES_RATIO).log_posterior()
+        common = problem.start.lengthscale if hyper is self._given else hyper.lengthscale / size
+        sizes = hyper.lengthscales or np.full(len(problem.distances), common)
         begin = np.log([*sizes, ratio * hyper.signal_variance, ratio * hyper.noise_variance])
         seed = [self._settings.seed, count, _AVERAGES_STREAM]
         draws = hyper_draws(posterior, begin, seed, self._settings.tick)
@@ -469,14 +445,20 @@ class Surrogate:
             self._condition(self._current(), outcome)
         self.fitted = self._view(due, result if count == due else None, problem)
 
-    def _search(self, count: int, kernel: Hyper | None) -> "_Search":
-        """What hyper-parameters of the first ``count`` outcomes are sought in, from a kernel if there is one.
+    def _problem(self, count: int, kernel: Hyper | None) -> tuple[FitProblem, float]:
+        """The fit to the first ``count`` outcomes, from a kernel if there is one; and one unit of its length-scales.
 
-        From version 3 on in units of the candidates: a search takes the same steps in any.
+        The unit is in those of the release. From version 3 on the fit is in units of the candidates: it takes the same
+        steps in any.
         """
-        start, evidence, law = kernel or self._guess(count), self.evidence(count), self._settings.noise
-        if self._settings.engine < 3:
-            return _Search(evidence, law, start, self._distance)
+        assert self._fit is not None
+        engine, law, start = self._settings.engine, self._settings.noise, kernel or self._guess(count)
+        evidence, has_kernel = self.evidence(count), kernel is not None
+        problem = FitProblem(
+            evidence, self._kind, law, start, self._fit, self._distance, has_kernel=has_kernel, engine=engine
+        )
+        if engine < 3:
+            return problem, 1.0
         variance = self.unit.inner_variance(1.0)
         if self._scales is not None:
             columns = self._scales[self._scales > 0]
@@ -484,31 +466,19 @@ class Surrogate:
             if kernel is not None:
                 start = replace(start, lengthscale=start.lengthscale * float(middle[0]))
             columns = columns if np.size(self._distance) == len(columns) else middle
-            return _Search(evidence, law, start, self._distance, np.array([*columns, variance, variance]))
+            return replace(problem, start=start, units=np.array([*columns, variance, variance])), 1.0
         size = float(self._distance)
         law = law if law.sd is None else law.model_copy(update={"sd": law.sd / size})
         evidence = replace(evidence, points=evidence.points / size)
         start = replace(start, lengthscale=start.lengthscale / size)
-        return _Search(evidence, law, start, 1.0, np.array([1.0 / size, variance, variance]), size)
+        units = np.array([1.0 / size, variance, variance])
+        return replace(problem, evidence=evidence, law=law, start=start, distance=1.0, units=units), size
 
     def _fit_to(self, count: int, kernel: Hyper | None) -> FitResult:
         """The fit to the first ``count`` outcomes, from a kernel if there is one. Raises NumericalFailure."""
-        assert self._fit is not None
-        search = self._search(count, kernel)
-        result = fit(
-            search.evidence,
-            self._kind,
-            search.law,
-            search.start,
-            self._fit,
-            distance=search.distance,
-            units=search.units,
-            seed=[self._settings.seed, count, _STREAM],
-            has_kernel=kernel is not None,
-            tick=self._settings.tick,
-            engine=self._settings.engine,
-        )
-        return replace(result, hyper=replace(result.hyper, lengthscale=result.hyper.lengthscale * search.size))
+        problem, size = self._problem(count, kernel)
+        result = fit(problem, [self._settings.seed, count, _STREAM], self._settings.tick)
+        return replace(result, hyper=replace(result.hyper, lengthscale=result.hyper.lengthscale * size))
 
     def _check_kernel(self) -> None:
         """Check the given kernel after every few answers; from the first check that it fails on, fit."""

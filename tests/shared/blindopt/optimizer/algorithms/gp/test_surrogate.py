@@ -8,7 +8,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure
-from blindopt.gp.fitting import ANSWERS_MAX, fit, typical_distance
+from blindopt.gp.fitting import ANSWERS_MAX, FitProblem, fit, typical_distance
 from blindopt.gp.marginal_likelihood import Evidence, Hyper
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.factory import build_algorithm
@@ -79,15 +79,8 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
         seen = np.array(rows[:count])
         evidence = Evidence(z[seen], seen, y[seen], np.zeros(count), np.ones(count, bool))
         hyper = fit(
-            evidence,
-            "squared_exponential",
-            noise,
-            HYPER,
-            FIT,
-            distance=distance,
-            seed=[1, count, 3],
-            has_kernel=True,
-            engine=2,
+            FitProblem(evidence, "squared_exponential", noise, HYPER, FIT, distance, has_kernel=True, engine=2),
+            [1, count, 3],
         ).hyper
         kernel = wire.Kernel(
             lengthscale=hyper.lengthscale,
@@ -214,8 +207,8 @@ def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     z = candidates()
     y = outcome_of(z)
 
-    def fail_late(evidence, *_, **__):
-        if len(evidence.outcomes) > 6:
+    def fail_late(problem, *_):
+        if len(problem.evidence.outcomes) > 6:
             raise NumericalFailure("made to fail")
 
     act_before(monkeypatch, module, "fit", fail_late)
