@@ -113,11 +113,9 @@ class CopyStore(Protocol):
 
     def read(self) -> AbstractContextManager[Copy]:
         """Begin a transaction that reads."""
-        ...
 
     def write(self, work: Callable[[Copy], R]) -> R:
         """Run ``work`` in one transaction, which an error undoes."""
-        ...
 
 
 class Witness:

@@ -30,19 +30,15 @@ class NoiseMeans(Protocol):
 
     def adapt(self) -> None:
         """Adapt the belief's variance of each outcome to the present posterior."""
-        ...
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and variances of f at the places that the means at candidates ``rows`` need."""
-        ...
 
     def mean_at(self, rows: Rows, values: Vector) -> Vector:
         """Means (m,) over the noise of candidates ``rows`` of a function with these ``values`` at those places."""
-        ...
 
     def log_mean_at(self, rows: Rows, logs: Vector) -> Vector:
         """Logarithms (m,) of the means of a positive function, from its logarithms at those places."""
-        ...
 
 
 def noise_means(candidates: Matrix, belief: Deblurred, tick: Tick = NO_TICK) -> NoiseMeans:
@@ -73,7 +69,6 @@ class Cells:
         self._cross = np.empty((0, len(self._places)))
 
     def adapt(self) -> None:
-        """Adapt the belief's variance of each outcome to the present posterior."""
         mean, variance = self.moments()
         first, second, third = (self._mean_at(self._belief.inputs, values) for values in (mean, mean**2, variance))
         self._belief.adapt(np.maximum(second - first**2, 0.0), third)
@@ -119,7 +114,6 @@ class Draws:
         self._noise = belief.sd * unit_draws(belief.law, belief.r)
 
     def adapt(self) -> None:
-        """Adapt the belief's variance of each outcome to the present posterior."""
         mean, variance = self._moments(self._belief.inputs)
         self._belief.adapt(mean.reshape(-1, DRAWS).var(axis=1), variance.reshape(-1, DRAWS).mean(axis=1))
 

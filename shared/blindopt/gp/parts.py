@@ -310,15 +310,12 @@ class Executor(Protocol):
 
         Each call is about ``observations`` as they then are.
         """
-        ...
 
     def each(self, method: str, arguments: Mapping[int, Any]) -> list[Any]:
         """Call a method of ``Part``, of the parts with these numbers, each with its argument; return the results."""
-        ...
 
     def drop(self) -> None:
         """Free what the parts hold."""
-        ...
 
 
 class Threads:

@@ -36,7 +36,6 @@ class Member(Protocol):
 
     def check(self) -> None:
         """Close it if its peer is late."""
-        ...
 
     def drop(self) -> None: ...
 

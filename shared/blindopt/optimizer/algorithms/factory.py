@@ -44,7 +44,6 @@ class Algorithm(Protocol):
 
     def choose(self, step: int) -> Choice | None:
         """Return the row of the largest acquisition at ``step`` (from 1), or None when every row was chosen."""
-        ...
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Take an outcome into account, in the direction of maximization, with the noise that its passport describes.
@@ -52,15 +51,12 @@ class Algorithm(Protocol):
         Without a passport the noise is that of the study's answers. Raises ProtocolViolated for a passport of other
         answers.
         """
-        ...
 
     def decline(self, row: int) -> None:
         """Note that ``row`` was declined: it has no outcome. The caller hides the row from then on."""
-        ...
 
     def hide(self, rows: Rows) -> None:
         """Exclude these rows, and no others, from the next choices. At least one row must remain."""
-        ...
 
 
 @runtime_checkable
@@ -69,11 +65,9 @@ class Learner(Algorithm, Protocol):
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and standard deviations of f at ``rows``."""
-        ...
 
     def best(self, rows: Rows) -> Estimate:
         """Return the row of the largest mean among ``rows`` (in rising order); the first of equals."""
-        ...
 
 
 @runtime_checkable
@@ -82,11 +76,9 @@ class BatchAlgorithm(Algorithm, Protocol):
 
     def suppose(self, row: int) -> None:
         """Add ``row`` to the batch, with a pending outcome."""
-        ...
 
     def retract(self) -> None:
         """Drop all pending outcomes: the state is that before the batch."""
-        ...
 
 
 @runtime_checkable
@@ -98,7 +90,6 @@ class Improver(Algorithm, Protocol):
 
         Optimism is included. Infinite at a step that compares something else.
         """
-        ...
 
 
 def build_algorithm(spec: wire.AlgorithmSpec, candidates: Matrix, settings: AlgorithmSettings) -> Algorithm:
