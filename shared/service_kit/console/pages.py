@@ -3,18 +3,21 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from service_kit.console import exports
-from service_kit.console.api import Api, ApiProblem, Relay, Reply, problem_of
+from service_kit.console.api import Api, Relay, Reply, problem_of
 from service_kit.console.charts import Chart
 from service_kit.console.forms import Form, fresh_key
-from service_kit.console.sessions import Flashes, Session
+from service_kit.console.sessions import Session
 from service_kit.identity.tokens import Principal, Role
+
+if TYPE_CHECKING:
+    from service_kit.console.site import Console
 
 ROOT = "/console"
 TABLES, COMPACT = "tables", "compact"
@@ -65,27 +68,10 @@ class Pages:
         return declare
 
 
-class Site(Protocol):
-    """What a page needs of its console."""
-
-    entries: list[Entry]
-    flashes: Flashes
-
-    async def is_live(self, session: Session) -> bool: ...
-
-    def page(
-        self, page: "Page", template: str, *, status: int, title: str, trail: Trail = (), **context: Any
-    ) -> Response: ...
-
-    def fragment(self, page: "Page", template: str, **context: Any) -> Response: ...
-
-    def show_problem(self, page: "Page", problem: ApiProblem) -> Response: ...
-
-
 class Page:
     """A request for a page by a user who may see it."""
 
-    def __init__(self, request: Request, site: Site, session: Session) -> None:
+    def __init__(self, request: Request, site: "Console", session: Session) -> None:
         self.request = request
         self.site = site
         self.session = session
@@ -178,7 +164,7 @@ class Page:
 
     def fragment(self, template: str, **context: Any) -> Response:
         """A part of a page, which replaces a live part."""
-        return self.site.fragment(self, template, **context)
+        return self.site.renderer.part(self, template, **context)
 
     def go(
         self, path: str, message: str | None = None, *, mood: Mood = "good", undo: str = "", **query: object

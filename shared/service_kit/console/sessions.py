@@ -24,10 +24,9 @@ from blindopt.errors import AuditUnavailable, RateLimited, Unauthenticated
 from service_kit.context.context import ServiceContext
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
-from service_kit.settings import PasswordCost
+from service_kit.settings import ServiceSettings
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.database import Connection
-from service_kit.store.sessions import NewSession
 from service_kit.store.users import User
 from service_kit.web.middleware import RateLimit
 
@@ -68,24 +67,17 @@ class Session:
 
 
 class Sessions:
-    """Opens, finds and ends sessions. ``idle`` and ``life`` limit their duration."""
+    """Opens, finds and ends sessions. Settings limit their duration, and how often somebody may try to log in."""
 
     def __init__(
-        self,
-        context: ServiceContext,
-        *,
-        idle: timedelta,
-        life: timedelta,
-        logins_per_minute: int,
-        password_cost: PasswordCost,
-        on_failed_login: Callable[[], None] = lambda: None,
+        self, context: ServiceContext, settings: ServiceSettings, on_failed_login: Callable[[], None] = lambda: None
     ) -> None:
         self.cookie = COOKIE.format(context.service)
         """The name of the cookie."""
         self._context = context
-        self._idle = idle
-        self._life = life
-        self._password_cost = password_cost
+        self._idle = timedelta(minutes=settings.session_idle_minutes)
+        self._life = timedelta(hours=settings.session_hours)
+        self._password_cost, logins_per_minute = settings.password_hash, settings.logins_per_minute
         self._address_rate = RateLimit(logins_per_minute / 20, 3 * logins_per_minute)
         self._name_rate = RateLimit(logins_per_minute / 60, logins_per_minute)
         self._use_recorded_at: dict[bytes, tuple[float, datetime]] = {}
@@ -184,7 +176,7 @@ class Sessions:
         if stored is None or stored.disabled_at is not None or stored.password_hash != user.password_hash:
             raise Unauthenticated(_WRONG)
         now = self._context.clock()
-        sessions.add(db, NewSession(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
+        sessions.add(db, hashlib.sha256(secret).digest(), user.id, now, now + self._life)
         if new_hash is not None:
             users.set_hash(db, user.id, new_hash, self._context.seal.mac)
         audit_log.append(db, "session.opened", actor=user.principal.actor, now=now, details={})

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -75,14 +74,7 @@ class Console:
         """Connect the console to its service, and return it. ``on_failed_login`` is called at each failed login."""
         self.app = app
         self.flashes = Flashes(context)
-        self._sessions = Sessions(
-            context,
-            idle=timedelta(minutes=settings.session_idle_minutes),
-            life=timedelta(hours=settings.session_hours),
-            logins_per_minute=settings.logins_per_minute,
-            password_cost=settings.password_hash,
-            on_failed_login=on_failed_login,
-        )
+        self._sessions = Sessions(context, settings, on_failed_login)
         return self
 
     # --- called by the middleware------------------------------------------------------------------------
@@ -260,9 +252,6 @@ class Console:
         if messages:
             self.flashes.clear(response)
         return response
-
-    def fragment(self, page: Page, template: str, **context: Any) -> Response:
-        return self.renderer.part(page, template, **context)
 
     def show_problem(self, page: Page, refused: ApiProblem) -> Response:
         """A page that shows a refusal of the API."""

@@ -1,6 +1,5 @@
 """Sessions of users at a console. The table holds the hash of each session's id, never the id."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,45 +21,19 @@ _sessions = Table(
 )
 FIND = PreparedStatement(
     select(
-        _sessions.c.user_id,
-        _sessions.c.seen_at,
-        _sessions.c.expires_at,
-        _sessions.c.ended_at,
-        users.c.id,
-        users.c.name,
-        users.c.role,
-        users.c.password_hash,
-        users.c.disabled_at,
-        users.c.mac,
+        *(_sessions.c[name] for name in ("user_id", "seen_at", "expires_at", "ended_at")),
+        *(users.c[name] for name in ("id", "name", "role", "password_hash", "disabled_at", "mac")),
     )
     .join(users, users.c.id == _sessions.c.user_id)
     .where(_sessions.c.id_sha256 == bindparam("id_sha256"))
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """A new session: the hash of its id, its user, when it begins and when it ends at the latest."""
-
-    id_sha256: bytes
-    user_id: str
-    now: datetime
-    expires: datetime
-
-
-def add(db: Connection, session: NewSession) -> None:
-    """Store a new session, and delete those that have expired."""
-    now = stamp(session.now)
-    db.execute(delete(_sessions).where(_sessions.c.expires_at < now))
-    db.execute(
-        _sessions.insert().values(
-            id_sha256=session.id_sha256,
-            user_id=session.user_id,
-            created_at=now,
-            seen_at=now,
-            expires_at=stamp(session.expires),
-        )
-    )
+def add(db: Connection, id_sha256: bytes, user_id: str, now: datetime, expires: datetime) -> None:
+    """Store a new session, which ends at ``expires`` at the latest, and delete those that have expired."""
+    db.execute(delete(_sessions).where(_sessions.c.expires_at < stamp(now)))
+    times = {"created_at": stamp(now), "seen_at": stamp(now), "expires_at": stamp(expires)}
+    db.execute(_sessions.insert().values(id_sha256=id_sha256, user_id=user_id, **times))
 
 
 def is_live(row: Any, now: datetime, idle_since: datetime) -> bool:

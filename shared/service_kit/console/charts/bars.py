@@ -11,7 +11,7 @@ from service_kit.console.charts.chart import Chart, tag
 from service_kit.console.charts.scales import Scale, finite, scale_of
 
 _ROW, _HEAD, _FOOT = 30, 12, 46
-_NAMES = 190
+_NAMES, _NAME_MAX = 190, 26
 _DRAWN_MAX = 60
 
 
@@ -46,23 +46,19 @@ def _bar(b: Bar, top: float, scale: Scale, frame: chart.Frame) -> list[Markup]:
     else:  # above its bar
         named_at, top = {"class_": "tick", "x": 10, "y": top + 13}, top + 16
     middle = top + _ROW / 2
-    elements = [tag("text", chart.label(_cut(b.name)), **named_at)]
+    elements = [tag("text", chart.label(b.name, _NAME_MAX), **named_at)]
     zero, end = scale.position(0.0), scale.position(b.value)
     if zero is None or end is None:
-        nothing = tag("text", chart.label(words.NONE), class_="value", x=scale.start + 6, y=middle, dy="0.32em")
+        nothing = tag("text", words.NONE, class_="value", x=scale.start + 6, y=middle, dy="0.32em")
         return [*elements, nothing]
-    named = tag("title", chart.label_whole(f"{b.name}: {words.number(b.value)}"))
+    named = tag("title", f"{b.name}: {words.number(b.value)}")
     box = {"x": min(zero, end), "y": top + 6, "width": round(abs(end - zero), 2), "height": _ROW - 12}
     after = round(max(zero, end) + 7, 2)
     return [
         *elements,
         tag("rect", named, class_="bar c0", rx=3, **box),
-        tag("text", chart.label(words.number(b.value, 3)), class_="value", x=after, y=middle, dy="0.32em"),
+        tag("text", words.number(b.value, 3), class_="value", x=after, y=middle, dy="0.32em"),
     ]
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= 26 else name[:25] + "…"
 
 
 def _axis(scale: Scale, bottom: float, value: str, ends: tuple[float, float], frame: chart.Frame) -> list[Markup]:
@@ -70,7 +66,7 @@ def _axis(scale: Scale, bottom: float, value: str, ends: tuple[float, float], fr
     for at in chart.apart(scale.ticks, frame.letter, ends[1] - ends[0]):
         x = scale.position(at)
         elements.append(tag("line", class_="grid", x1=x, x2=x, y1=_HEAD - 4, y2=bottom))
-        elements.append(tag("text", chart.label(chart.tick(at)), class_="tick x", x=x, y=bottom + 16))
+        elements.append(tag("text", chart.tick(at), class_="tick x", x=x, y=bottom + 16))
     zero = scale.position(0.0)
     elements.append(tag("line", class_="axis", x1=zero, x2=zero, y1=_HEAD - 4, y2=bottom))
     elements.append(

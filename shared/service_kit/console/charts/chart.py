@@ -79,8 +79,8 @@ class Level:
     name: str
 
 
-def tag(name: str, *inside: Markup, **attributes: object) -> Markup:
-    """An element. Attribute values are escaped; ``class_`` and ``x_y`` are written class and x-y."""
+def tag(name: str, *inside: str, **attributes: object) -> Markup:
+    """An element, whose text and values are escaped; attributes ``class_`` and ``x_y`` are written class and x-y."""
     pairs = Markup().join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), value)
         for key, value in attributes.items()
@@ -92,9 +92,9 @@ def tag(name: str, *inside: Markup, **attributes: object) -> Markup:
     )
 
 
-def label(content: str) -> Markup:
-    """Escaped text, shortened if it is too long."""
-    return Markup("{}").format(content if len(content) <= _LABEL_MAX else content[: _LABEL_MAX - 1] + "…")
+def label(content: str, most: int = _LABEL_MAX) -> str:
+    """A text, shortened to ``most`` letters if it is longer."""
+    return content if len(content) <= most else content[: most - 1] + "…"
 
 
 def tick(value: float) -> str:
@@ -104,11 +104,11 @@ def tick(value: float) -> str:
     return words.number(float(value), 5)
 
 
-def _shorter(value: float, frame: Frame) -> Markup:
+def _shorter(value: float, frame: Frame) -> str:
     """A value at an axis; 150k for 150,000 where there is little room."""
     if frame.name == NARROW.name and 1e4 <= abs(value) < 1e6 and value % 1_000 == 0:
-        return label(f"{value / 1_000:g}k")
-    return label(tick(value))
+        return f"{value / 1_000:g}k"
+    return tick(value)
 
 
 def picture(
@@ -120,8 +120,8 @@ def picture(
     name = key if frame is WIDE else f"{key}-{frame.name}"
     return tag(
         "svg",
-        tag("title", label_whole(title), id=f"{name}-title"),
-        tag("desc", label_whole(description), id=f"{name}-desc"),
+        tag("title", title, id=f"{name}-title"),
+        tag("desc", description, id=f"{name}-desc"),
         *inside,
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {frame.width} {height or frame.height:g}",
@@ -134,10 +134,6 @@ def picture(
 def linked(mark: Markup, address: str | None) -> Markup:
     """A mark that leads to a page. The keyboard takes the same links in the table of the numbers."""
     return mark if address is None else tag("a", mark, href=address, tabindex=-1)
-
-
-def label_whole(content: str) -> Markup:
-    return Markup("{}").format(content)
 
 
 def axes(frame: Frame, x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
@@ -167,10 +163,9 @@ def apart(ticks: Sequence[float], letter: float, room: float) -> Sequence[float]
     return ticks[:: max(1, math.ceil(needed / room))]
 
 
-def fitting(content: str, room: float, frame: Frame) -> Markup:
-    """Escaped text, shortened to the room."""
-    most = min(_LABEL_MAX, int(room / frame.letter))
-    return Markup("{}").format(content if len(content) <= most else content[: most - 1] + "…")
+def fitting(content: str, room: float, frame: Frame) -> str:
+    """A text, shortened to the room."""
+    return label(content, min(_LABEL_MAX, int(room / frame.letter)))
 
 
 def levels(frame: Frame, shown: Sequence[Level], y: Scale) -> list[Markup]:
@@ -195,8 +190,8 @@ def level_names(frame: Frame, shown: Sequence[Level], y: Scale, spots: Sequence[
     elements = []
     for group in groups:
         values = ["" if len(group) == 1 else f" {words.number(level.value, 3)}" for _, level in group]
-        names = Markup(", ").join(label(level.name + value) for (_, level), value in zip(group, values, strict=True))
-        width = frame.letter * len(names.striptags())
+        names = ", ".join(label(level.name + value) for (_, level), value in zip(group, values, strict=True))
+        width = frame.letter * len(names)
         places = [
             (
                 start,
@@ -240,9 +235,9 @@ def legend(frame: Frame, names: Sequence[tuple[str, str]]) -> list[Markup]:
     for i, (name, mark) in enumerate(names):
         if i and i % per_line == 0:
             at, y = first, y + _LEGEND_LINE
-        shown = name if len(name) <= most else name[: most - 1] + "…"
+        shown = label(name, most)
         elements.append(_mark(mark, i, at, y - 4))
-        elements.append(tag("text", label_whole(shown), class_="key", x=round(at + 20, 1), y=y))
+        elements.append(tag("text", shown, class_="key", x=round(at + 20, 1), y=y))
         at += _KEY + frame.letter * len(shown)
     return elements
 

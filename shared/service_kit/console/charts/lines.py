@@ -115,7 +115,7 @@ def _linked(s: Series, number: int, xs: Scale, ys: Scale, frame: chart.Frame) ->
     for i in _indices(s, frame):
         px, py = xs.position(s.x[i]), ys.position(s.y[i])
         if px is not None and py is not None:
-            named = tag("title", chart.label_whole(f"{words.number(s.x[i])}: {s.name} {words.number(s.y[i])}"))
+            named = tag("title", f"{words.number(s.x[i])}: {s.name} {words.number(s.y[i])}")
             dot = tag("circle", named, class_=f"dot c{number % chart.COLOURS}", cx=px, cy=py, r=3)
             marks.append(chart.linked(dot, s.links[i]))
     return marks
@@ -177,7 +177,7 @@ def _hovers(series: Sequence[Series], xs: Scale, frame: chart.Frame) -> list[Mar
     for i, (px, at) in enumerate(columns):
         start = frame.start if i == 0 else (columns[i - 1][0] + px) / 2
         end = frame.right if i == len(columns) - 1 else (px + columns[i + 1][0]) / 2
-        text = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
+        text = f"{words.number(at)}: {'; '.join(every[at])}"
         height = frame.bottom - frame.top
         box = {"x": round(start, 2), "y": frame.top, "width": round(max(end - start, 0.5), 2), "height": height}
         elements.append(tag("rect", tag("title", text), class_="hover", **box))

@@ -80,7 +80,7 @@ def _marks(
         text = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
         named = g.labels[i] if g.labels else g.name
         kind = "ring" if g.is_ring else "point"
-        title = tag("title", chart.label_whole(f"{named}: {text}"))
+        title = tag("title", f"{named}: {text}")
         mark = tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=_RADIUS)
         elements.append(chart.linked(mark, g.links[i] if g.links else None))
     return elements
@@ -97,7 +97,7 @@ def _ramp(shades: Scale, name: str, frame: chart.Frame) -> list[Markup]:
         tag("rect", class_=f"box k{i}", x=round(start + box * i, 1), y=y - 10, width=box, height=12)
         for i in range(_SHADES)
     ]
-    elements.append(tag("text", chart.label(high), class_="key", x=round(start + box * _SHADES + 6, 1), y=y))
+    elements.append(tag("text", high, class_="key", x=round(start + box * _SHADES + 6, 1), y=y))
     return elements
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
@@ -68,10 +67,9 @@ def test_half_an_hour_without_a_click_ends_a_session(owner, clock):
     assert not _is_in(owner)
 
 
-def test_the_shortest_session_lasts_while_it_is_used(owner, app, clock):
+def test_the_shortest_session_lasts_while_it_is_used(owner, app, clock, tmp_path):
     context = app.state.context
-    idle, life = timedelta(minutes=1), timedelta(hours=1)
-    short = Sessions(context, idle=idle, life=life, logins_per_minute=9, password_cost="minimal")
+    short = Sessions(context, sample_service.Settings(data_dir=tmp_path, session_idle_minutes=1, session_hours=1))
     header = "; ".join(f"{name}={value}" for name, value in owner.cookies.items())
     for _ in range(4):
         clock.forward(seconds=40)
