@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from blindopt import bodies, wire
 from blindopt.errors import Invalid
 from modeler_service.store import TrialFilter
-from modeler_service.use_cases import exports, imports
+from modeler_service.use_cases import exports, imports, run_events
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.dependencies import (
     JSON,
@@ -300,7 +300,8 @@ async def follow_run(
     A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID. Returns a stream of events.
     """
     load = partial(modeler.update, run_id)
-    stream = await modeler.streams.follow(request.state.principal.id, load, int(last_event_id or 0))
+    batches = run_events.batches(load, int(last_event_id or 0), modeler.wakeups)
+    stream = await modeler.streams.open(request.state.principal.id, batches)
     return StreamingResponse(stream, media_type="text/event-stream")
 
 

@@ -29,7 +29,7 @@ from modeler_service.store import RunRow, TrialFilter
 from modeler_service.use_cases import connections, imports
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.messages import RunMessages
-from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
+from modeler_service.use_cases.run_events import TRIALS_MAX, RunUpdate
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 from service_kit.context.housekeeping import Housekeeping
@@ -39,6 +39,7 @@ from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
 from service_kit.store.labels import EVERYTHING, ListFilter, tags_in_use, tags_of
 from service_kit.store.stored_replies import StoredReply
+from service_kit.web.server_sent_events import EventStreams
 from service_kit.web.wakeups import Wakeups
 
 _SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
@@ -58,7 +59,7 @@ class Modeler:
         )
         self._folder = settings.candidates_folder
         self.posteriors = PosteriorViews(context.database, self._folder, settings.look_memory_max_bytes)
-        self.streams = RunStreams()
+        self.streams = EventStreams()
         self.messages = RunMessages(context, settings, self.recommendation)
         self._connection_locks: dict[str, Lock] = {}
         self._drop_candidates()  # a crash may have come between a deletion and that of its file
@@ -73,7 +74,6 @@ class Modeler:
 
     def leave(self) -> None:
         """End the streams, and the requests that wait for a run."""
-        self.streams.close()
         self.wakeups.close()
         MAILBOXES.leave()
 

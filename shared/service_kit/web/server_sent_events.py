@@ -1,8 +1,9 @@
 """Server-sent events (WHATWG HTML, section 9.2): one loop for all streams, and how many may be open."""
 
 import time
+import weakref
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 from blindopt.errors import RateLimited
@@ -23,44 +24,11 @@ def event(kind: str, data: str, event_id: int | None = None) -> str:
     return f"{id_line}event: {kind}\ndata: {data}\n\n"
 
 
-class StreamLimit:
-    """The open streams of one service. All calls come from the event loop's thread."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    def acquire(self, principal: str) -> "StreamSlot":
-        """A slot, taken until it is released or garbage-collected. Raises RateLimited if none is free."""
-        if self._open.total() >= TOTAL_MAX or self._open[principal] >= PRINCIPAL_MAX:
-            raise RateLimited(RETRY_SECONDS)
-        self._open[principal] += 1
-        return StreamSlot(self._open, principal)
-
-
-class StreamSlot:
-    """A slot that is taken. A stream that never began releases its slot when it is garbage-collected."""
-
-    def __init__(self, open_streams: Counter[str], principal: str) -> None:
-        self._open = open_streams
-        self._principal: str | None = principal
-
-    def release(self) -> None:
-        """Free the slot. Releasing it again changes nothing."""
-        principal, self._principal = self._principal, None
-        if principal is not None:
-            self._open[principal] -= 1
-            if not self._open[principal]:
-                del self._open[principal]
-
-    def __del__(self) -> None:
-        self.release()
-
-
 class EventStreams:
-    """Opens streams, within a ``StreamLimit`` of its own."""
+    """Opens streams: so many at once, in all and for a principal. All calls come from the event loop's thread."""
 
     def __init__(self, beat_seconds: float = BEAT_SECONDS) -> None:
-        self._limit = StreamLimit()
+        self._open: Counter[str] = Counter()
         self._beat_seconds = beat_seconds
 
     async def open(self, principal: str, batches: Batches, *, retry_ms: int = 1_000) -> AsyncIterator[str]:
@@ -68,16 +36,23 @@ class EventStreams:
 
         Raises RateLimited, and what reading the first batch raises.
         """
-        slot = self._limit.acquire(principal)  # before the first await, so that requests meanwhile count it
+        if self._open.total() >= TOTAL_MAX or self._open[principal] >= PRINCIPAL_MAX:
+            raise RateLimited(RETRY_SECONDS)
+        self._open[principal] += 1  # before the first await, so that requests meanwhile count it
+        # It acts once: at the latest when a stream that never began is garbage-collected.
+        release = weakref.finalize(batches, self._release, principal)
         try:
             first = await anext(batches, None)
         except BaseException:
-            slot.release()
+            release()
             raise
-        return self._stream(slot, first, batches, retry_ms)
+        return self._stream(release, first, batches, retry_ms)
+
+    def _release(self, principal: str) -> None:
+        self._open -= Counter((principal,))  # without names that have none left
 
     async def _stream(
-        self, slot: StreamSlot, first: Sequence[str] | None, batches: Batches, retry_ms: int
+        self, release: Callable[[], object], first: Sequence[str] | None, batches: Batches, retry_ms: int
     ) -> AsyncIterator[str]:
         try:
             async with aclosing(batches):
@@ -92,4 +67,4 @@ class EventStreams:
                         sent_at = time.monotonic()
                         yield ": beat\n\n"
         finally:
-            slot.release()
+            release()

@@ -1,12 +1,13 @@
 """The one loop of all event streams: what it sends, when it beats, and what it releases at its end."""
 
 import asyncio
+from contextlib import suppress
 from math import inf
 
 import pytest
 
 from blindopt.errors import NotFound, RateLimited
-from service_kit.web.server_sent_events import PRINCIPAL_MAX, EventStreams, event
+from service_kit.web.server_sent_events import PRINCIPAL_MAX, TOTAL_MAX, EventStreams, event
 
 
 class Source:
@@ -73,5 +74,28 @@ def test_a_source_that_fails_at_first_opens_no_stream():
         for _ in range(2 * PRINCIPAL_MAX):
             with pytest.raises(NotFound):
                 await streams.open("usr_a", fails())
+
+    asyncio.run(main())
+
+
+def test_each_principal_and_all_together_have_a_limit_and_a_stream_counts_once():
+    async def main():
+        streams = EventStreams()
+
+        async def all_of(principal):
+            """As many streams as a principal gets."""
+            opened = []
+            with suppress(RateLimited):
+                while True:
+                    opened.append(await streams.open(principal, Source(["a"]).read()))
+            return opened
+
+        opened = [await all_of(f"usr_{n}") for n in range(TOTAL_MAX)]
+        full = TOTAL_MAX // PRINCIPAL_MAX
+        assert [len(own) for own in opened] == [PRINCIPAL_MAX] * full + [0] * (TOTAL_MAX - full)
+        ended = opened[0].pop()
+        assert [text async for text in ended] == ["retry: 1000\n\na"]
+        del ended
+        assert len(await all_of("usr_new")) == 1
 
     asyncio.run(main())
