@@ -85,7 +85,14 @@ _RUN_DAYS = 30
 @app.command("run")
 def start_run(
     grant: Annotated[Path, typer.Option(help="The file grant.json that the data owner sent.")],
-    iterations: Annotated[int, typer.Option(min=1, max=100_000, help="Queries after the initial ones.")] = 50,
+    queries: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Queries, the initial ones among them. Default: 50 after them."),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, hidden=True, help="Queries after the initial ones: take --queries."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the run.")] = "run",
     token_file: TokenFile = None,
     url: Url = None,
@@ -95,7 +102,7 @@ def start_run(
 
     The run goes on if you stop this command.
 
-    Example: blindopt-modeler run --grant grant.json --iterations 30
+    Example: blindopt-modeler run --grant grant.json --queries 30
     """
     from blindopt.client import Vendor
     from blindopt.client.connection import wait_until_ended
@@ -114,7 +121,8 @@ def start_run(
 
     with plain_errors():
         access = read_json(grant, wire.GrantFile, "a grant file").access
-        fields = access.model_dump() | {"name": name, "iterations": iterations}
+        after_first = {} if iterations is None else {"iterations": iterations}
+        fields = access.model_dump() | {"name": name, "queries": queries} | after_first
         body = parsed(wire.RunCreate, fields, {"name": "--name"})
         address = address_of(PROGRAM, url)
         check_address(address, "url", plain_http=PROGRAM.checked_settings().allow_plain_http)

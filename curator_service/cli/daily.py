@@ -1,5 +1,6 @@
 """`study`, `grant`, `inbox`: an owner's and a measurer's daily work at a running curator."""
 
+import json
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -7,6 +8,7 @@ import typer
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from blindopt.faults import nearest
 from blindopt.formats.numbers import DecimalSigns, either, readings
 from blindopt.formats.text_files import save_secret
 from blindopt.wire.base import parsed
@@ -16,6 +18,7 @@ from service_kit.cli.program import plain_errors, read_json
 from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, facts, show, table
 
 StudyId = Annotated[str, typer.Argument(help="std_...", metavar="STUDY")]
+DatasetId = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
 Note = Annotated[str | None, typer.Option(help="Note for the owner only.")]
 REASONS: tuple[wire.DeclineReason, ...] = get_args(wire.DeclineReason)
 study_cli = typer.Typer(no_args_is_help=True, help="Studies at a running curator.")
@@ -45,6 +48,48 @@ def show_study(study: StudyId, url: Url = None, token_file: TokenFile = None, as
     show(view, _study_in_words(view, account), as_json)
 
 
+@study_cli.command()
+def template(
+    dataset: DatasetId,
+    outcome: Annotated[str | None, typer.Option(help="Column to optimize. Default: the last one.")] = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Print the body of a study on a dataset, to edit: words in capitals stand for what only you know.
+
+    Bounds are public knowledge: none is taken from the records.
+
+    Example: blindopt-curator study template ds_0123456789abcdef > study.json
+    """
+    with as_owner(url, token_file) as client:
+        view = client.dataset(dataset).view
+    names = [column.name for column in view.columns]
+    measured = names[-1] if outcome is None else outcome
+    if measured not in names:
+        raise typer.BadParameter(f"names no column of the dataset{nearest(measured, names)}", param_hint="--outcome")
+    bounds = {"lower": "SMALLEST POSSIBLE VALUE", "upper": "LARGEST POSSIBLE VALUE"}
+    ranges = {name: {"lower": 0, "upper": 1} for name in names if "=" in name}  # made from a public list
+    release, answers = {"mechanism": "auto", "epsilon": "EPSILON, SUCH AS 3"}, dict(_TEMPLATE_ANSWERS)
+    body = {
+        "name": "NAME",
+        "dataset_id": view.id,
+        "features": [{"column": name, **ranges.get(name, bounds)} for name in names if name != measured],
+        "measurement": {"source": "column", "column": measured, "direction": "maximize"},
+        "release": {"mechanism": "identity"} if view.public else release,
+        "answers": {"mechanism": "none"} if view.public else answers,
+        "budget": {"queries": 50},
+    }
+    typer.echo(json.dumps(body, indent=2, ensure_ascii=False))
+
+
+_TEMPLATE_ANSWERS = {
+    "mechanism": "auto",
+    "epsilon": "EPSILON OF AN ANSWER, SUCH AS 0.5",
+    "centre": "MIDDLE OF THE OUTCOMES",
+    "value_bound": "HALF OF THEIR RANGE",
+}
+
+
 @study_cli.command("create")
 def create_study(
     file: Annotated[Path, typer.Argument(help="JSON file with the body of POST /v1/studies.")],
@@ -52,7 +97,7 @@ def create_study(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a draft of a study. Nothing is drawn, charged or released.
+    """Make a draft of a study, as `study template` prints one. Nothing is drawn, charged or released.
 
     Example: blindopt-curator study create study.json
     """
@@ -71,7 +116,7 @@ def preview(study: StudyId, url: Url = None, token_file: TokenFile = None, as_js
     """
     with as_owner(url, token_file) as client:
         report = client.preview(study)
-    show(report, _preview_in_words(report), as_json)
+    show(report, f"{report}\n{report.choosing or ''}".strip(), as_json)
 
 
 @study_cli.command()
@@ -116,7 +161,6 @@ def close(
 
 
 dataset_cli = typer.Typer(no_args_is_help=True, help="Datasets at a running curator.")
-DatasetId = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
 
 
 @dataset_cli.command("list")
@@ -202,14 +246,6 @@ def _study_in_words(view: wire.StudyOwnerView, account: wire.StudyAccount) -> st
         measurements=account.total_plays,
         spent_by_a_record="no finite bound" if account.row_epsilon is None else f"epsilon {account.row_epsilon}",
     )
-
-
-def _preview_in_words(report: wire.ReleaseReport) -> str:
-    lines = [] if report.verdict is None else [report.verdict.sentence]
-    lines += [report.guarantee, report.price.sentence]
-    lines += [finding.sentence for finding in report.attacks]
-    lines += [f"! {caution.message}" for caution in (*report.cautions, *report.record_cautions)]
-    return "\n".join([*lines, *filter(None, [report.not_tried, report.choosing])])
 
 
 grant_cli = typer.Typer(no_args_is_help=True, help="Grants of a study at a running curator: who may query it.")

@@ -75,13 +75,13 @@ def upload(
         try:
             if decided is not None:
                 changes = decided.model_dump(exclude_defaults=True) | changes
+            is_asked = decided is None and not yes and _is_terminal()
             if changes:
-                waiting.correct(**changes)
+                _correct(waiting, changes, is_asked=is_asked)
             if propose:
                 typer.echo(waiting, err=True)
                 typer.echo(_as_json(waiting))
                 return
-            is_asked = decided is None and not yes and _is_terminal()
             if waiting.view.unsure:
                 waiting.correct(decimal=_decimal(waiting, is_asked=is_asked))
             if decided is None and not yes and _is_open(waiting.view):
@@ -90,6 +90,8 @@ def upload(
                 raise Invalid(
                     f"{file} is not UTF-8: say --encoding windows-1252 if these words are right: {_words(waiting)}"
                 )
+            if yes:  # the decisions that nobody was asked for
+                typer.echo(waiting, err=True)
             dataset = waiting.store(name=name or file.name.partition(".")[0], public=public)
         finally:
             with suppress(BlindoptError):  # it is registered, or the service is gone
@@ -123,13 +125,25 @@ def _sign(option: str, typed: str | None, signs: dict[str, str]) -> str | None:
     """The sign that a word of an option names, or that was typed itself."""
     if typed is None or typed in signs.values():
         return typed
-    if typed not in signs:
+    if (word := next((word for word in (typed, f"{typed}s") if word in signs), None)) is None:
         raise typer.BadParameter(f"must be {', '.join(signs)}, or the sign itself", param_hint=option)
-    return signs[typed]
+    return signs[word]
 
 
 def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _correct(waiting: "UploadedFile", changes: dict[str, Any], *, is_asked: bool) -> None:
+    """Read the file as the options say, with the decimal sign that this leaves open."""
+    try:
+        waiting.correct(**changes)
+    except Remote as error:
+        if "decimal" in changes or not any(fault.startswith("decimal") for fault in error.faults):
+            raise
+        if not waiting.view.unsure:  # found with another separator: these are the cells
+            typer.echo(error.faults[0], err=True)
+        waiting.correct(**changes, decimal=_decimal(waiting, is_asked=is_asked))
 
 
 def _decimal(waiting: "UploadedFile", *, is_asked: bool) -> str:
@@ -139,7 +153,9 @@ def _decimal(waiting: "UploadedFile", *, is_asked: bool) -> str:
         for sign, name in ((",", "comma"), (".", "point"))
     }
     if not is_asked:
-        options = "; ".join(f"--decimal {word} if {by_sign[sign]}" for word, sign in _DECIMALS.items())
+        options = "; ".join(
+            f"--decimal {word}{f' if {by_sign[sign]}' if by_sign[sign] else ''}" for word, sign in _DECIMALS.items()
+        )
         raise Invalid(f"which sign is decimal? {options}")
     typer.echo("Which sign is decimal?", err=True)
     for number, (sign, cells) in enumerate(by_sign.items(), start=1):

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
+import types
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -80,13 +81,17 @@ def returned(value: Any) -> Iterator[type]:
                 yield kind
 
 
+OF_OTHERS = {"pd": types.SimpleNamespace(DataFrame=object), "Axes": object, "Figure": object}
+"""Types of libraries that the library imports for type checkers alone: no page describes them."""
+
+
 def _result_of(function: Any) -> dict[str, Any]:
     """The type that a function is annotated to return."""
 
     def result() -> None: ...
 
     result.__annotations__ = {k: v for k, v in getattr(function, "__annotations__", {}).items() if k == "return"}
-    return typing.get_type_hints(result, getattr(inspect.unwrap(function), "__globals__", {}))
+    return typing.get_type_hints(result, getattr(inspect.unwrap(function), "__globals__", {}), OF_OTHERS)
 
 
 def members(owner: Any) -> list[tuple[str, Any]]:
@@ -192,7 +197,7 @@ def described(value: Any, owner: Any = None, homes: Mapping[str, str] = {}) -> d
     kinds = owner.__mro__ if owner is not None else value.__mro__ if inspect.isclass(value) else ()
     overridden = [vars(kind)[function.__name__] for kind in kinds if function.__name__ in vars(kind)]
     texts = [[s for content in _paragraphs(item) for s in sentences(content)] for item in (value, *overridden, *kinds)]
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, localns=OF_OTHERS)
     matches = {}
     for name in inspect.signature(function).parameters:
         if name in ("self", "cls"):

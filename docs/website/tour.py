@@ -218,7 +218,7 @@ def _vendor(folder: Path, owner: Owner, vendor: Vendor, study: str) -> None:
     grant = wire.GrantFile.model_validate_json((folder / "Acme.json").read_bytes())
     access = grant.access.model_dump(mode="json")
     _call(vendor, "POST", "/v1/connections:test", access)
-    run = vendor.start(folder / "Acme.json", iterations=1, seed=7, name="First run").wait()
+    run = vendor.start(folder / "Acme.json", queries=6, seed=7, name="First run").wait()
     path = f"/v1/runs/{run.id}"
     for item in ("/v1/runs", path, *(f"{path}/{what}" for what in ("trials", "curve", "export", "recommendation"))):
         _call(vendor, "GET", item)
@@ -231,7 +231,7 @@ def _vendor(folder: Path, owner: Owner, vendor: Vendor, study: str) -> None:
     _call(vendor, "POST", f"{path}:archive")
     _call(vendor, "POST", f"{path}:unarchive")
 
-    held = vendor.start(folder / "Acme.json", iterations=1, name="With past outcomes", hold=True, continue_from=None)
+    held = vendor.start(folder / "Acme.json", queries=6, name="With past outcomes", hold=True, continue_from=None)
     past = {"observations": [{"row": 0, "y": 450.0, "noise_variance": 100.0}]}
     _call(vendor, "POST", f"/v1/runs/{held.id}/observations", past, dry_run="true")
     _call(vendor, "POST", f"/v1/runs/{held.id}/observations", past)

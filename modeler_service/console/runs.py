@@ -57,7 +57,7 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         "recommendation": recommendation,
         "interval_name": recommendation and wire.INTERVAL_NAMES[recommendation.interval_kind],
         "problem": run.problem and sentence(run.problem),
-        "most": run.iterations + (run.plan.initial_rows if run.plan else run.initial_rows or 0),
+        "most": run.queries_max,
     }
 
 

@@ -45,16 +45,16 @@ async def start_form(page: Page) -> Response:
 
 
 def _blank() -> Form:
-    values: dict[str, object] = {"name": "run", "algorithm.name": AUTO, "iterations": 50, "batch_size": 1}
+    values: dict[str, object] = {"name": "run", "algorithm.name": AUTO, "queries": 50, "batch_size": 1}
     return Form.blank(**values, hyper=AUTO, kernel={"kind": "squared_exponential"})
 
 
 async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
-    names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design", "repeats"}
+    names = {"name", "curator_url", "study_id", "initial_rows", "batch_size", "initial_design", "repeats"}
     form = _blank()
     form.fill(run.model_dump(include=names | {"stop", "kernel"}))
-    form.fill({"algorithm.name": run.algorithm.name})
+    form.fill({"algorithm.name": run.algorithm.name, "queries": run.queries_max})
     if run.trials or run.observations:
         form.fill({"continue_from": run.id})
     if run.kernel is not None or run.fit != AUTO:

@@ -134,10 +134,11 @@ class RunWorker:
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView, plan: wire.Plan) -> Matrix:
         most_memory = self._settings.run_memory_max_bytes
-        problem = memory_problem(plan, self._spec.iterations, study, len(self._observations), most_memory)
+        iterations = self._spec.iterations_after(plan.initial_rows)
+        problem = memory_problem(plan, iterations, study, len(self._observations), most_memory)
         if problem and not is_remote(self._settings, plan):
             raise OutOfMemory(problem)
-        memory = memory_needed(plan, self._spec.iterations, study, len(self._observations))
+        memory = memory_needed(plan, iterations, study, len(self._observations))
         path = path_of(self._folder, study.release_sha256).absolute()
         self._engine = engine_of(self._settings, plan, study, path, memory, self._tick)
         if (view := self._engine.view.model_dump_json()) != self._stored_engine:

@@ -100,6 +100,11 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     """Load a public name from the module that defines it."""
     if name not in _HOMES:

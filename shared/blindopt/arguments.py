@@ -54,6 +54,9 @@ def checked(function: F) -> F:
         named = {name: _read(name, kinds.get(name), value) for name, value in options.items()}
         return function(*positional, *args[len(names) :], **named)
 
+    if function.__name__ == "__init__":  # help of a class begins with a line that can be read
+        bare = [p.replace(annotation=p.empty) for p in parameters]
+        call.__signature__ = inspect.Signature(bare)  # type: ignore[attr-defined]
     return cast(F, call)
 
 

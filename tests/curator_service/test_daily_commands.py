@@ -1,6 +1,7 @@
 """`blindopt-curator study|grant|inbox` against a real curator: for people, for programs, with or without a token."""
 
 import json
+import re
 import stat
 
 import pytest
@@ -85,6 +86,62 @@ def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
     assert "closed" in command("study", "close", made, "--yes")
     signed = wire.SignedPrivacyReport.model_validate_json(command("report", "make", made))
     assert made in signed.report.model_dump_json()
+
+
+def test_from_help_to_a_release(curator, command, tmp_path):
+    """An owner who reads only --help: each command is named by the help of its group. No bound is from the records."""
+    file, body = tmp_path / "stays.csv", tmp_path / "study.json"
+    file.write_text(
+        "age,cost,stay\n" + "".join(f"{31 + n},{90407 + 13 * n},{n % 7}\n" for n in range(40)), encoding="utf-8"
+    )
+
+    def run(group, name, *arguments):
+        assert f" {group} " in command("--help")
+        assert f" {name} " in command(group, "--help")
+        return command(group, name, *arguments)
+
+    stored = run("dataset", "upload", str(file), "--yes", "--json")
+    dataset = json.loads(stored)["id"]
+    template = run("study", "template", dataset, "--outcome", "stay")
+    assert not {"31", "70", "90407", "90914"} & set(re.findall(r"\d+", template.replace(dataset, "")))
+    body.write_text(template, encoding="utf-8")
+    unedited = curator.run_in_process("study", "create", str(body))
+    assert (unedited.returncode, "features.0.lower is text: write a number without quotes" in unedited.stderr) == (
+        2,
+        True,
+    )
+    words = {
+        "SMALLEST POSSIBLE VALUE": 0,
+        "LARGEST POSSIBLE VALUE": 100_000,
+        "EPSILON, SUCH AS 3": "8",
+        "EPSILON OF AN ANSWER, SUCH AS 0.5": "2",
+        "MIDDLE OF THE OUTCOMES": 3,
+        "HALF OF THEIR RANGE": 3,
+    }
+    for word, value in words.items():
+        assert f'"{word}"' in template
+        template = template.replace(f'"{word}"', json.dumps(value))
+    body.write_text(template, encoding="utf-8")
+    study = json.loads(run("study", "create", str(body), "--json"))["id"]
+    assert "Risk" in run("study", "preview", study)
+    options = [
+        option
+        for option in ("--confirm-high-risk", "--confirm-answers")
+        if option in command("study", "release", "--help")
+    ]
+    assert "open" in run("study", "release", study, "--yes", *options)
+    assert "is no column" not in run("grant", "create", study, "--name", "Acme", "--save", str(tmp_path / "g.json"))
+    wrong = curator.run_in_process("study", "template", dataset, "--outcome", "stey")
+    assert (wrong.returncode, 'did you mean "stay"?' in re.sub(r"[\s│]+", " ", wrong.stderr)) == (2, True)
+
+
+def test_many_features_without_a_delta_are_told_to_take_one(owner):
+    names = [f"f{number}" for number in range(384)]
+    dataset = owner.upload(f"{','.join(names)}\n{','.join('1' * 384)}\n{','.join('2' * 384)}\n".encode(), name="wide")
+    draft = {"features": dict.fromkeys(names[:-1], (0, 3)), "outcome": names[-1], "answers": "exact"}
+    with pytest.raises(bo.Remote, match=r"release\.delta is missing: 383 features need a delta, such as 1e-6"):
+        dataset.study("wide", privacy=3, **draft)
+    assert dataset.study("wide", privacy={"epsilon": 3, "delta": 1e-6}, **draft).id
 
 
 def test_a_dataset_is_erased_by_commands_and_by_the_library(curator, command):

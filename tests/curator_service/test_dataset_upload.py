@@ -121,6 +121,8 @@ def test_options_answer_where_nobody_can_be_asked(curator, clinic):
         *("dataset", "upload", str(clinic), "--yes", "--encoding", "windows-1252", "--name", "n", "--missing", "Ulm")
     )
     assert (taken.returncode, f"{len(WHOLE)} records" in taken.stdout) == (0, True), taken.stderr
+    assert "Numbers, these" in taken.stderr  # the decisions that it took
+    assert "with a decimal comma, in windows-1252" in " ".join(taken.stderr.split())
     wrong = curator.run_in_process("dataset", "upload", str(clinic), "--separator", "dots")
     assert (wrong.returncode, "must be commas, semicolons, tabs, bars" in wrong.stderr) == (2, True)
     assert waiting(curator) == []
@@ -142,9 +144,13 @@ def test_the_decimal_sign_is_asked_for_where_no_cell_shows_it(curator, tmp_path)
     assert wire.DatasetView.model_validate_json(option.stdout).columns[1].maximum == 2.5
     word = curator.run_in_process("dataset", "upload", str(path), "--decimal", "comma", "--json")
     assert wire.DatasetView.model_validate_json(word.stdout).columns[1].maximum == 2500
-    printed, shown = at_a_terminal(curator, ["3", "1"], "dataset", "upload", str(path), "--json")
-    assert wire.DatasetView.model_validate_json(printed).columns[1].maximum == 2500
-    assert "type a number from 1 to 2" in shown
+    for separator in ([], ["--separator", "semicolon"]):
+        printed, shown = at_a_terminal(curator, ["3", "1"], "dataset", "upload", str(path), "--json", *separator)
+        assert wire.DatasetView.model_validate_json(printed).columns[1].maximum == 2500
+        assert "type a number from 1 to 2" in shown
+        assert "1.034 is 1034" in shown
+    refused = curator.run_in_process("dataset", "upload", str(path), "--separator", ";")
+    assert (refused.returncode, "--decimal comma if 1.034 is 1034, 2.500 is 2500;" in refused.stderr) == (2, True)
 
 
 def test_a_wrong_answer_at_the_terminal_is_asked_for_again(curator, tmp_path):

@@ -54,8 +54,10 @@ def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:
             return GaussianMechanism(wire.amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
         case wire.PlanarLaplaceRelease():
             if d > PLANAR_FEATURES_MAX:
-                limit = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
-                raise Invalid.at("release.mechanism", f"{limit} for these {d}")
+                if isinstance(study.release, wire.AutoRelease):
+                    raise Invalid.at("release.delta", f"is missing: {d} features need a delta, such as 1e-6")
+                limit = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: for these {d} take gaussian"
+                raise Invalid.at("release.mechanism", f"{limit}, with a delta such as 1e-6")
             rounding = _rounding(study, spec)
             epsilon = wire.amount(spec.epsilon)
             return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)

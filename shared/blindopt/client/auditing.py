@@ -15,7 +15,7 @@ SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedLog:
+class VerifiedLog(display.Shown):
     """A log that verifies: who keeps it, the key that signs it, its size and root, and the sizes of its shared logs.
 
     >>> print(bo.verify_log("curator.jsonl").records)  # doctest: +SKIP
@@ -27,13 +27,13 @@ class VerifiedLog:
     root: str
     shared: dict[str, int]
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[display.Table]:
         shared = {f"Shared log {grant}": size for grant, size in self.shared.items()}
-        return display.facts({"Kept by": self.service, "Records": self.records, "Root": self.root} | shared)
+        return [display.facts({"Kept by": self.service, "Records": self.records, "Root": self.root} | shared)]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(display.Shown):
     """The result of comparing two parties' logs.
 
     >>> assert bo.reconcile("curator.jsonl", "own-loop.sqlite").agree  # doctest: +SKIP
@@ -48,9 +48,9 @@ class Comparison:
         """Whether both parties recorded the same."""
         return not self.differences
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[display.Table]:
         caption = f"{self.compared} exchanges compared, {len(self.differences)} differences"
-        return display.table(["Where", "What"], [(d.where, d.what) for d in self.differences], caption=caption)
+        return [display.Table(["Where", "What"], [(d.where, d.what) for d in self.differences], caption)]
 
 
 def read_log(path: str | Path) -> Export:

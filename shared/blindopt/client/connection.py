@@ -28,7 +28,14 @@ from blindopt.addresses import is_plain_abroad
 from blindopt.arguments import checked, checked_methods
 from blindopt.audit.checkpoints import parse_unverified
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange, sha256
-from blindopt.client.transport import REPLY_MAX_BYTES, ClientCertificate, Connection, Reach, transport_errors
+from blindopt.client.transport import (
+    REPLY_MAX_BYTES,
+    ClientCertificate,
+    Connection,
+    Patience,
+    Reach,
+    transport_errors,
+)
 from blindopt.errors import (
     ClientCertificateNeeded,
     Invalid,
@@ -181,6 +188,8 @@ class Client:
     _transport: httpx.BaseTransport | None = None
     _reach: Reach | None = None
     _watch = Watch()
+    _is_quiet: ClassVar[bool] = False
+    """Whether nobody reads standard error, unless it is given patience."""
     _start: ClassVar[str] = ", and that the service runs"
     _refusals: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
@@ -255,6 +264,16 @@ class Client:
             raise Invalid.at("key", "must be 1 to 200 printable characters of ASCII")
         may_repeat = method != "POST" or request.key is not None
         until = time.monotonic() + (self._patience_s if may_repeat else 0.0)
+        patience = None
+        if not self._is_quiet or self._patience_s:
+            patience = Patience(self.url, max(self._patience_s, self._timeout_s), self._connection.sockets)
+        try:
+            return self._send_until(request, until, patience)
+        finally:
+            if patience is not None:
+                patience.end()
+
+    def _send_until(self, request: "_Request", until: float, patience: Patience | None) -> Reply:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -267,6 +286,8 @@ class Client:
                 )
                 if is_wrong or self._watch.cancelled() or time.monotonic() + pause_s > until:
                     raise
+                if patience is not None:
+                    patience.failed(error)
                 least_s = 0.0
             # Jitter keeps many clients from repeating in step; it is no secret and decides nothing.
             time.sleep(max(least_s, pause_s * random.uniform(0.5, 1.0)))  # noqa: S311

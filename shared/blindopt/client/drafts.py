@@ -13,7 +13,7 @@ from blindopt.errors import Invalid
 from blindopt.wire.base import parsed, plain
 
 Columns: TypeAlias = Sequence[str | wire.ColumnChoice | Mapping[str, Any]]
-Outcome: TypeAlias = str | wire.MeasurementSpec
+Outcome: TypeAlias = str | wire.MeasurementSpec | Mapping[str, Any]
 Privacy: TypeAlias = float | Decimal | str | Mapping[str, Any] | wire.ReleaseSpec
 Tuning: TypeAlias = wire.TuningCreate | Mapping[str, Any]
 
@@ -30,6 +30,8 @@ def study_of(
     """The draft of a study. Raises Invalid, with the field, for what cannot be right."""
     columns = list(features) if isinstance(features, Mapping) else []
     measured = {"column": outcome, "direction": direction} if isinstance(outcome, str) else outcome
+    if isinstance(measured, Mapping):
+        measured = {"direction": direction, **({"source": "inbox"} if "question" in measured else {}), **measured}
     return parsed(
         wire.StudyCreate,
         {

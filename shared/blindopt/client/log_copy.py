@@ -171,7 +171,7 @@ class LogCopy(Copy):
     # --- facts ------------------------------------------------------------------------------------
 
     def fact(self, name: str) -> bytes | None:
-        """Return a stored fact: the private key, the study, its key."""
+        """Return a stored fact: the private key, the study, its key, the seed, a message."""
         row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
@@ -268,4 +268,5 @@ class LogCopy(Copy):
 
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         row = self._db.execute("SELECT body FROM queries WHERE key = ?", (key,)).fetchone()
-        return row is not None and request_sha256 in (None, merkle_log.sha256(row[0]))
+        body = self.fact(f"message {key}") if row is None else row[0]
+        return body is not None and request_sha256 in (None, merkle_log.sha256(body))

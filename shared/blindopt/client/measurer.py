@@ -6,12 +6,12 @@ from typing import Any, Literal
 from blindopt import wire
 from blindopt.arguments import checked_methods
 from blindopt.client.connection import Client, new_key
-from blindopt.display import table
+from blindopt.display import Shown, Table
 from blindopt.wire.base import parsed
 
 
 @checked_methods
-class Measurer(Client):
+class Measurer(Shown, Client):
     """The inbox of a curator, by its address and a measurer's token.
 
     >>> inbox = bo.Measurer("https://curator.example", token).inbox  # doctest: +SKIP
@@ -24,9 +24,9 @@ class Measurer(Client):
         """Open measurements, oldest first, as they are now."""
         return [Item(self, view) for view in self.measurements()]
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         rows = [[item.whose, item.question, item.view.unit] for item in self.inbox]
-        return table(["Whom or what", "Question", "Unit"], rows, caption=f"{len(rows)} open measurements")
+        return [Table(["Whom or what", "Question", "Unit"], rows, f"{len(rows)} open measurements")]
 
     def measurements(
         self, *, study_id: str | None = None, state: str | None = None, query_id: str | None = None

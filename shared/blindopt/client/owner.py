@@ -12,8 +12,9 @@ from blindopt.client import reports, uploads
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.client.drafts import Columns, Outcome, Privacy, Tuning, columns_of, study_of, tuning_of, undecided
 from blindopt.client.uploads import Reading, reading_of
-from blindopt.display import facts, table
+from blindopt.display import Shown, Table, facts
 from blindopt.errors import Invalid, Remote
+from blindopt.faults import dotted, nearest
 from blindopt.formats.text_files import file_errors, save_secret
 from blindopt.wire.base import parsed
 
@@ -405,7 +406,7 @@ class Owner(ServiceClient):
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
 
 
-class UploadedFile:
+class UploadedFile(Shown):
     """A file that waits at the curator for 24 hours. ``view`` says how it was read: for its owner alone.
 
     >>> file = owner.read("houses.csv")  # doctest: +SKIP
@@ -470,21 +471,17 @@ class UploadedFile:
         """Delete the file at the curator."""
         self.owner.discard_upload(self.view.id)
 
-    def __str__(self) -> str:
-        return uploads.description(self.view)
-
     def __repr__(self) -> str:
         return f"<file {self.view.filename}: {uploads.remaining(self.view)}>"
 
-    def _repr_html_(self) -> str:
-        return table(
-            uploads.HEAD,
-            uploads.rows_of(self.view),
-            caption=f"{uploads.first_line(self.view)}. {uploads.remaining(self.view)}.",
-        )
+    def _tables(self) -> list[Table]:
+        return [
+            Table(uploads.HEAD, uploads.rows_of(self.view), uploads.first_line(self.view)),
+            *(Table((), (), note) for note in uploads.notes(self.view)),
+        ]
 
 
-class Dataset:
+class Dataset(Shown):
     """A registered table. ``view`` says what it holds: for its owner alone.
 
     >>> draft = dataset.study(
@@ -522,7 +519,8 @@ class Dataset:
 
         ``name`` is for people. ``features``: for each column its lower and upper bound, and the change of one record
         that is to be hidden, in the column's unit; without one its whole range is. ``outcome``: the column to optimize,
-        or an InboxMeasurement where people measure; ``direction``: what is best of it. ``privacy``: epsilon of the
+        or ``{"question": "How much?", "unit": "kg"}`` where people measure; ``direction``: what is best of it.
+        ``privacy``: epsilon of the
         release, or its fields, such as ``{"epsilon": 3, "delta": 1e-5}``; "public" for a public dataset;
         ``{"mechanism": "groups", "epsilon": 0.25, "cells": {"kind": "grid", "parts": [20, 20]}, "min_count": 20}`` to
         look for the best group of records, which hides everything about a record. ``answers``: "exact", or the fields
@@ -532,6 +530,11 @@ class Dataset:
 
         Raises Invalid, naming the field, for what cannot be right.
         """
+        names = [column.name for column in self.view.columns]
+        named = [(f"features.{column}", column) for column in features] if isinstance(features, Mapping) else []
+        for argument, column in [*named, ("outcome", outcome)]:
+            if isinstance(column, str) and column not in names:
+                raise Invalid.at(dotted([argument]), f"names no column of the dataset{nearest(column, names)}")
         body = study_of(
             {"name": name, "dataset_id": self.id, "budget": {} if budget is None else budget, "kernel": kernel, **more},
             features=features,
@@ -558,13 +561,13 @@ class Dataset:
     def __repr__(self) -> str:
         return f"<dataset {self.view.name} ({self.id}): {self.view.rows} records, {len(self.view.columns)} columns>"
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         rows = [[column.name, column.minimum, column.maximum] for column in self.view.columns]
         caption = f"{self.view.name}: {self.view.rows} records. Smallest and largest values are for you alone."
-        return table(["Column", "Smallest", "Largest"], rows, caption=caption)
+        return [Table(["Column", "Smallest", "Largest"], rows, caption)]
 
 
-class Draft:
+class Draft(Shown):
     """A draft of a study: nothing has left. ``view`` is the draft as it was read last.
 
     >>> study = draft.release()  # doctest: +SKIP
@@ -605,12 +608,12 @@ class Draft:
     def __repr__(self) -> str:
         return f"<draft {self.view.spec.name} ({self.id})>"
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         values = {"Draft": self.view.spec.name, "Id": self.id, "Guarantee": self.view.guarantee}
-        return facts(values | {"Not protected": " ".join(self.view.not_protected)})
+        return [facts(values | {"Not protected": self.view.not_protected})]
 
 
-class ReleasedStudy:
+class ReleasedStudy(Shown):
     """A released study.
 
     >>> study.grant("Acme").save("grant.json")  # doctest: +SKIP
@@ -692,9 +695,9 @@ class ReleasedStudy:
     def __repr__(self) -> str:
         return f"<study {self.id}>"
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         view = self.view
-        return facts({"ReleasedStudy": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})
+        return [facts({"Study": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})]
 
 
 @checked_methods

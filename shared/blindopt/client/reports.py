@@ -1,48 +1,56 @@
-"""What a curator reports to an owner, with tables for a notebook."""
+"""What a curator reports to an owner, shown as tables."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from blindopt import wire
 from blindopt.client.plots import COLOURS, new_axes
-from blindopt.display import facts, frame, table
+from blindopt.display import Shown, Table, facts, frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 
-class Check(wire.StudyCheck):
+class Check(Shown, wire.StudyCheck):
     """What a draft promises and costs, from public values.
 
     >>> print(draft.check().guarantee)  # doctest: +SKIP
     """
 
-    def _repr_html_(self) -> str:
-        return facts(
-            {
-                "Guarantee": self.guarantee,
-                "Protection": self.protection,
-                "How sure anyone can become": self.belief,
-                "Price": self.price.sentence,
-                "Search": self.search,
-                "Cautions": " ".join(caution.message for caution in (*self.cautions, *self.record_cautions)) or "none",
-            }
-        )
+    def _tables(self) -> list[Table]:
+        return [
+            facts(
+                {
+                    "Guarantee": self.guarantee,
+                    "Protection": self.protection,
+                    "How sure anyone can become": self.belief,
+                    "Price": self.price.sentence,
+                    "Search": self.search,
+                    "Cautions": _cautions(self),
+                }
+            )
+        ]
 
 
-class Preview(wire.ReleaseReport):
+def _cautions(report: wire.StudyCheck | wire.ReleaseReport) -> list[str]:
+    return [caution.message for caution in (*report.cautions, *report.record_cautions)] or ["none"]
+
+
+class Preview(Shown, wire.ReleaseReport):
     """Attacks on a trial release. It is made from the records: do not pass it on.
 
     >>> print(draft.preview().verdict.sentence)  # doctest: +SKIP
     """
 
-    def _repr_html_(self) -> str:
-        rows: list[list[object]] = [[finding.sentence, finding.level] for finding in self.attacks]
+    def _tables(self) -> list[Table]:
+        rows = [[finding.level, finding.sentence] for finding in self.attacks]
         caption = self.verdict.sentence if self.verdict is not None else "No attack was tried."
-        return table(["What an attack gets", "Risk"], rows, caption=caption) + facts(
-            {"Price": self.price.sentence}
-            | {"Cautions": " ".join(caution.message for caution in (*self.cautions, *self.record_cautions)) or "none"}
-            | ({"Not tried": self.not_tried} if self.not_tried else {})
-        )
+        values: dict[str, object] = {"Price": self.price.sentence, "Cautions": _cautions(self)}
+        others = {"Not tried": self.not_tried} if self.not_tried else {}
+        return [Table(["Risk", "What an attack gets"], rows, caption), facts(values | others)]
 
 
-class Forecast(wire.ForecastView):
+class Forecast(Shown, wire.ForecastView):
     """Simulated quality at several levels of epsilon.
 
     >>> axes = draft.forecast([0.5, 1], functions=4, queries=8).plot()  # doctest: +SKIP
@@ -52,20 +60,20 @@ class Forecast(wire.ForecastView):
     _SCALES = ("Rough", "Middle", "Smooth")
 
     @property
-    def frame(self) -> Any:
+    def frame(self) -> "pd.DataFrame":
         """A DataFrame with a line for each point. Raises ExtraMissing without pandas."""
         return frame([point.model_dump() for point in self.points], self._HEAD)
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         banded = all(len(point.gaps) == len(self._SCALES) for point in self.points)
         head = self._SCALES if banded else ("Regret",)
         rows = [
             [point.mechanism, point.epsilon, *(point.gaps if banded else [point.regret]), point.better]
             for point in self.points
         ]
-        return table(["Mechanism", "epsilon", *head, "Better than random records"], rows)
+        return [Table(["Mechanism", "epsilon", *head, "Better than random records"], rows)]
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
         """Plot regret by epsilon on ``axes``, and baselines as lines. Raises ExtraMissing.
 
         The bar of a point reaches over its length-scales. With a single one it is the 95 % interval.
@@ -89,37 +97,38 @@ class Forecast(wire.ForecastView):
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.minorticks_off()
         of_groups = any(point.mechanism == "groups" for point in self.points)
+        axes.set_title("Simulated quality of a search")
         axes.set_xlabel("epsilon of a record in total" if of_groups else "epsilon of the release")
         axes.set_ylabel("regret, in sd of the outcome")
         axes.legend()
         return axes
 
 
-class StudyAccount(wire.StudyAccount):
+class StudyAccount(Shown, wire.StudyAccount):
     """What a study has spent, beside its caps.
 
     >>> print(study.account().row_epsilon)  # doctest: +SKIP
     """
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         caps = self.budget
         rows: list[list[object]] = [
             ["epsilon of a record", self.row_epsilon or "no finite bound", caps.epsilon_per_row or "no cap"],
             ["epsilon in total", self.total_epsilon or "no finite bound", caps.epsilon_total or "no cap"],
             ["measurements", self.total_plays, caps.queries or "no cap"],
         ]
-        return table(["", "Used", "Cap"], rows, caption=self.name)
+        return [Table(["", "Used", "Cap"], rows, self.name)]
 
 
-class DatasetAccount(wire.DatasetAccount):
+class DatasetAccount(Shown, wire.DatasetAccount):
     """What all uses of a file have cost its records.
 
     >>> print(dataset.account().sentence)  # doctest: +SKIP
     """
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         rows: list[list[object]] = [
             ["epsilon", self.epsilon or "no finite bound", self.cap_epsilon or "no cap"],
             ["delta", self.delta, self.cap_delta or "no cap"],
         ]
-        return table(["", "Used", "Cap"], rows, caption=self.sentence)
+        return [Table(["", "Used", "Cap"], rows, self.sentence)]

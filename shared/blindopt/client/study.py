@@ -1,10 +1,11 @@
 """A loop of one's own over a curator's study: candidates, queries, receipts, and the log shared with the curator."""
 
+import secrets
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -34,10 +35,13 @@ from blindopt.errors import (
 )
 from blindopt.formats import npy_files, release_files
 from blindopt.formats.text_files import file_errors
-from blindopt.optimizer.optimizer import Optimizer, candidate_number
+from blindopt.optimizer.optimizer import Optimizer, Outcome, candidate_number
+from blindopt.wire.base import parsed
 
 COUNTERSIGN_EVERY = 50
 """Answers between two countersignatures; another one when the study is closed."""
+ENDS = ("study_not_open", "privacy_budget_exhausted")
+"""Codes of a query after which no query is answered."""
 REFUSALS = ("study_not_open", "privacy_budget_exhausted", "unknown_row", "erased")
 """Codes of a query that was not made, and will not be."""
 LOOK_SECONDS, LEAST_SECONDS = 20.0, 0.2
@@ -45,7 +49,7 @@ LOOK_SECONDS, LEAST_SECONDS = 20.0, 0.2
 
 
 @checked_methods
-class Study:
+class Study(display.Shown):
     """A study under a grant, with a loop of one's own. ``from_grant`` opens it; use it in a ``with`` block.
 
     Every answer is checked as the modeler checks it: its receipt against the curator's key and this side's copy of the
@@ -63,6 +67,7 @@ class Study:
         self._client = StudyClient(url, grant.token, grant.study_id, watch=Watch(self._witness.record), **options)
         self._settling = threading.Lock()
         self._unsettled = 0
+        self._recommendation: wire.Recommendation | None = None
         with self._disputing():
             self.view = self._open()
             for query in self._queries("sent"):
@@ -164,10 +169,16 @@ class Study:
     def optimizer(self, **settings: Any) -> Optimizer:
         """Return an Optimizer for the study, with all answers so far; ``settings`` are its own.
 
-        If the first query was the one that it asks for, an interrupted loop goes on: queries that it asks for again are
+        The log keeps the seed: without one in ``settings``, the optimizer of an opened log has that of the last. If the
+        first query was the one that it asks for, an interrupted loop goes on: queries that it asks for again are
         its own. All others are past outcomes.
         """
+        with self._log.read() as copy:
+            seed = copy.fact("seed")
+        settings = ({} if seed is None else {"seed": int(seed)}) | settings
         optimizer, history = Optimizer(self.candidates, study=self.view, **settings), self.history
+        self._log.write(lambda copy: copy.remember("seed", str(optimizer.seed).encode()))
+        settings["seed"] = optimizer.seed
         first = optimizer.propose() if history else None
         goes_on = first is not None and first.row == history[0][0]
         if first is not None and not goes_on:
@@ -180,6 +191,81 @@ class Study:
             else:
                 optimizer.tell(candidate, answer.y, passport=answer.passport)
         return optimizer
+
+    def optimize(
+        self,
+        queries: int,
+        callback: Callable[[Outcome], object] | None = None,
+        *,
+        wait_s: float = 3600.0,
+        **settings: Any,
+    ) -> wire.Recommendation | None:
+        """Make ``queries`` queries, those of earlier sessions among them, and return the best candidate.
+
+        ``callback`` is called with each trial: the ``Outcome`` with row and y. ``settings`` are those of ``Optimizer``,
+        ``wait_s`` is that of ``query``. An opened log goes on with its seed. The search ends early where the study's
+        budget ends or the owner closes it. Returns None if no candidate has an answer; raises as ``query``.
+        """
+        optimizer = self.optimizer(queries=queries, **settings)
+        while len(optimizer.history) < queries and (proposal := optimizer.propose()) is not None:
+            try:
+                answer = self.query(proposal.row, wait_s=wait_s)
+                optimizer.tell(proposal.row, answer.y, passport=answer.passport)
+            except Declined:
+                optimizer.decline(proposal.row)
+            except Remote as error:
+                if error.code not in ENDS or not optimizer.history:
+                    raise
+                break
+            if callback is not None:
+                callback(optimizer.history[-1])
+        self._recommendation = optimizer.recommendation()
+        return self._recommendation
+
+    # --- messages to the owner --------------------------------------------------------------------
+
+    def hand_over(
+        self, note: str | None = None, *, recommendation: wire.Recommendation | None = None
+    ) -> wire.MessageView:
+        """Send a ``recommendation`` to the owner, with a ``note``: None sends that of ``optimize``, or of all answers.
+
+        Raises StateConflict before the first answer, and Remote if earlier messages wait for the owner.
+        """
+        best = recommendation or self._recommendation or self.optimizer().recommendation()
+        if best is None:
+            raise StateConflict("there is no answer yet to recommend a candidate by")
+        fields = {"row": best.row, "mean": best.mean, "interval": best.interval, "note": note}
+        return self._message(wire.RecommendationMessage, fields)
+
+    def request_budget(
+        self,
+        queries: int | None = None,
+        *,
+        epsilon_per_row: float | str | None = None,
+        epsilon_total: float | str | None = None,
+        note: str | None = None,
+    ) -> wire.MessageView:
+        """Ask the owner to add to the caps of the study, with a ``note`` that says why.
+
+        ``queries``, ``epsilon_per_row`` and ``epsilon_total`` are what is to be added to each cap.
+
+        Raises Invalid if nothing is requested, and Remote if the study has no such cap.
+        """
+        more = {"queries": queries, "epsilon_per_row": epsilon_per_row, "epsilon_total": epsilon_total}
+        return self._message(wire.BudgetMessage, {"more": more, "note": note})
+
+    def message(self, message_id: str) -> wire.MessageView:
+        """The message of a ``message_id``, which its view has, with what the owner decided."""
+        with self._disputing():
+            return wire.MessageView.model_validate_json(self._client.message(message_id))
+
+    def _message(
+        self, kind: type[wire.RecommendationMessage] | type[wire.BudgetMessage], fields: dict[str, Any]
+    ) -> wire.MessageView:
+        message, key = parsed(kind, fields | {"salt": secrets.token_hex(16)}), f"study:{secrets.token_hex(16)}"
+        self._log.write(lambda copy: copy.remember(f"message {key}", message.model_dump_json().encode()))
+        with self._disputing():
+            return wire.MessageView.model_validate_json(self._client.send_message(message, key=key))
 
     # --- queries ----------------------------------------------------------------------------------
 
@@ -318,7 +404,7 @@ class Study:
     def __repr__(self) -> str:
         return f"Study({self.view.id}: {self.view.n} candidates, {len(self.history)} answers)"
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[display.Table]:
         view = self.view
         shown: dict[str, object] = {
             "Study": view.id,
@@ -329,4 +415,4 @@ class Study:
             "Answers so far": len(self.history),
             "Guarantee": view.guarantee,
         }
-        return display.facts(shown)
+        return [display.facts(shown)]

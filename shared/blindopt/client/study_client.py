@@ -62,6 +62,7 @@ class StudyClient(Client):
     party = "the curator"
     patience_s = 0.0
     """A run waits by itself, and says for whom."""
+    _is_quiet = True
     _reply_max_bytes = 8 << 20
     _refusals = MappingProxyType(
         {"unauthenticated": "the curator refused this grant: mistyped, expired or revoked. Ask the owner for a new one"}

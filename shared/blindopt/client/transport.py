@@ -5,6 +5,7 @@ import logging
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,11 @@ LINK_POSTED = "link.posted"
 _CONNECTED = frozenset(
     f"{event}.complete" for event in ("connection.connect_tcp", "connection.start_tls", "proxy.start_tls")
 )
+
+
+_CONNECTING = "connection.connect_tcp.started"
+SAID_AFTER_S = 1.0
+"""How long a service may be silent before a person is told, in seconds."""
 
 
 class _Scheduler:
@@ -84,14 +90,20 @@ _SCHEDULER = _Scheduler()
 class Sockets:
     """The open sockets of one client, collected while httpx opens them (``trace``), so that they can be cut."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        self.address = address or "the other party"
+        self.is_connecting = False
         self._open: list[socket.socket] = []
         self._end_linked: Callable[[], None] = lambda: None
         self._is_cut = False
 
     def trace(self, event: str, details: dict[str, Any]) -> None:
         """Collect a new connection: httpx and links call this as the extension ``trace`` of a request."""
+        if event == _CONNECTING:
+            self.is_connecting = True
+            return
         if event in _CONNECTED:
+            self.is_connecting = False
             self._open = [sock for sock in self._open if sock.fileno() >= 0]
             self._open.append(details["return_value"].get_extra_info("socket"))
         elif event == LINK_POSTED:
@@ -146,7 +158,39 @@ class Deadline:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         _SCHEDULER.cancel(self._call)
         if self._is_late and (error is None or isinstance(error, Unreachable)):  # a reply that was cut may look whole
-            raise Unreachable("the other party did not answer in time") from TimeoutError()
+            raise Unreachable(f"{self._sockets.address} did not answer in time") from TimeoutError()
+
+
+class Patience:
+    """Says once on standard error that a service does not answer, if that lasts for a second. For one request.
+
+    ``url`` and ``tries_s``, how long it is tried, are for the sentence. One that answers slowly is not meant.
+    """
+
+    def __init__(self, url: str, tries_s: float, sockets: Sockets) -> None:
+        self._words = f"{url} does not answer", f"Trying for {tries_s:.0f} s.\n"
+        self._sockets, self._reason, self._begin, self._is_said = sockets, "", time.monotonic(), False
+        sockets.is_connecting = False
+        self._call = _SCHEDULER.add(self._begin + SAID_AFTER_S, self._say)
+
+    def failed(self, error: Unreachable) -> None:
+        """Take note that a try failed, and that another one follows."""
+        is_refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes(error))
+        self._reason = "connection refused" if is_refused else "the connection failed"
+        self._sockets.is_connecting = False
+        if time.monotonic() - self._begin > SAID_AFTER_S:
+            self._say()
+
+    def _say(self) -> None:
+        reason = self._reason or ("no connection yet" if self._sockets.is_connecting else "")
+        if reason and not self._is_said:
+            self._is_said = True
+            with suppress(OSError, ValueError, AttributeError):  # a closed stream, or none
+                sys.stderr.write(f" ({reason}). ".join(self._words))
+
+    def end(self) -> None:
+        """Say nothing from now on."""
+        _SCHEDULER.cancel(self._call)
 
 
 REPLY_MAX_BYTES = 64 << 20
@@ -292,7 +336,7 @@ class Connection:
                 trust_env=False,  # a proxy of the environment would read the token
             )
         self._url_of = lru_cache(maxsize=16)(lambda path: httpx.URL(f"{base_url.rstrip('/')}{path}"))
-        self.sockets = Sockets()
+        self.sockets = Sockets(base_url.rstrip("/"))
         self.timeout_s = timeout_s
         self._reply_max_bytes = reply_max_bytes
 

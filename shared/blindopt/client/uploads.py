@@ -9,7 +9,6 @@ from blindopt.formats.column_ways import SEPARATORS, contents, is_problem, key_o
 from blindopt.wire.base import parsed
 
 Reading: TypeAlias = wire.ReadingChoice | Mapping[str, Any]
-_COLUMNS_SHOWN = 24
 OF_CELLS = {"separator", "decimal", "encoding", "missing_values"}
 """Changes of these change what the columns hold."""
 
@@ -61,28 +60,19 @@ def rows_of(view: wire.PendingUpload) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def description(view: wire.PendingUpload) -> str:
-    """A file as text of at most 30 lines: how it was read, and what remains. Columns that need a decision come first.
+def notes(view: wire.PendingUpload) -> list[str]:
+    """What else to know of a file: what has to be decided, and what remains.
 
     What is computed from the records (copies, columns with one value) is for you alone: do not choose by it. You may
     choose by gaps and by how many records remain.
     """
-    cells = [[_cut(cell) for cell in row] for row in (HEAD, *rows_of(view))]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    aligned = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
-    lines = [first_line(view), *list(aligned)[: 1 + _COLUMNS_SHOWN]]
-    if len(view.columns) > _COLUMNS_SHOWN:
-        lines.append(f"... and {len(view.columns) - _COLUMNS_SHOWN:,} more columns")
+    sentences = []
     if view.samples:
-        lines.append(f"Not UTF-8: check the words that Windows-1252 reads: {', '.join(view.samples)}")
+        sentences.append(f"Not UTF-8: check the words that Windows-1252 reads: {', '.join(view.samples)}")
     if view.unsure:
         readings = (f"{each.cell} is {each.point:.15g} or {each.comma:.15g}" for each in view.unsure)
-        lines.append(f"Say which sign is decimal, a point or a comma: {', '.join(readings)}")
-    lines.append(f"{remaining(view)}.")
+        sentences.append(f"Say which sign is decimal, a point or a comma: {', '.join(readings)}")
+    sentences.append(f"{remaining(view)}.")
     if view.remaining is not None and view.remaining.copies:
-        lines.append(f"For you alone: {view.remaining.copies:,} records are exact copies of another.")
-    return "\n".join(lines)
-
-
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= 44 else f"{cell[:43]}…"
+        sentences.append(f"For you alone: {view.remaining.copies:,} records are exact copies of another.")
+    return sentences

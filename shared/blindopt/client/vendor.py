@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blindopt import bodies, display, wire
 from blindopt.arguments import checked, checked_methods
@@ -14,6 +14,11 @@ from blindopt.errors import Invalid
 from blindopt.formats.text_files import file_errors, read_text_file
 from blindopt.offers import Offer
 from blindopt.wire.base import parsed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 HELD_S = 20.0
 """How long one request waits for the end of a run: less than what proxies allow."""
@@ -41,7 +46,7 @@ class Vendor(ServiceClient):
     """A modeler, by its address and a vendor's token: every request there is.
 
     >>> vendor = bo.Vendor("http://127.0.0.1:8420", token)  # doctest: +SKIP
-    >>> run = vendor.start("grant.json", iterations=2, seed=7).wait()  # doctest: +SKIP
+    >>> run = vendor.start("grant.json", queries=7, seed=7).wait()  # doctest: +SKIP
     """
 
     _start = ", and that the service runs: `blindopt-modeler serve` starts it"
@@ -50,27 +55,33 @@ class Vendor(ServiceClient):
         self,
         grant: str | Path | wire.GrantFile | wire.RunCreate,
         *,
-        iterations: int = 50,
+        queries: int | None = None,
         algorithm: str | wire.AlgorithmChoice = "auto",
         seed: int | None = None,
         name: str = "run",
+        initial_rows: int | None = None,
+        batch_size: int = 1,
+        stop: wire.StopRules | Mapping[str, Any] | None = None,
+        continue_from: str | None = None,
         curator_url: str | None = None,
         key: str | None = None,
         **settings: Any,
     ) -> "Run":
-        """Start a run under a ``grant`` file. ``settings`` are further ones of ``POST /v1/runs``, such as ``stop``.
+        """Start a run under a ``grant`` file. ``settings`` are further ones of ``POST /v1/runs``, such as ``fit``.
 
-        ``seed`` makes its choices repeatable, ``name`` is for people, ``algorithm`` as of ``Optimizer``. ``iterations``
-        is the number of queries after the initial ones; ``curator_url`` reaches the curator at another address than the
-        grant's. A RunCreate in place of the grant says all of this by itself. Raises Invalid for settings that no run
-        has, Remote, and Unreachable.
+        ``seed`` makes its choices repeatable, ``name`` is for people, ``algorithm``, ``queries``, ``initial_rows``,
+        ``batch_size`` and ``stop`` as of ``Optimizer``. ``continue_from`` is the id of an earlier run of the study,
+        whose answers this one begins with. ``curator_url`` reaches the curator at another address than the grant's. A
+        RunCreate in place of the grant says all of this by itself. Raises Invalid for settings that no run has, Remote,
+        and Unreachable.
         """
         if isinstance(grant, wire.RunCreate):
             return Run(self, self._post("/v1/runs", wire.RunView, grant, key))
         file = read_grant(grant)
         named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
         access = file.access.model_dump() | ({} if curator_url is None else {"curator_url": curator_url})
-        settings |= {"algorithm": named, "iterations": iterations, "seed": seed, "name": name}
+        settings |= {"algorithm": named, "queries": queries, "seed": seed, "name": name, "initial_rows": initial_rows}
+        settings |= {"batch_size": batch_size, "stop": stop or {}, "continue_from": continue_from}
         body = parsed(wire.RunCreate, access | settings, {"algorithm.name": "algorithm"})
         return Run(self, self._post("/v1/runs", wire.RunView, body, key))
 
@@ -166,7 +177,7 @@ class Vendor(ServiceClient):
 
 
 @checked_methods
-class Run:
+class Run(display.Shown):
     """A run at a modeler. ``view`` is what the modeler last said of it; ``refresh`` reads it again.
 
     >>> print(run.recommendation)  # doctest: +SKIP
@@ -201,16 +212,11 @@ class Run:
 
             def look() -> wire.RunView:
                 view = self.refresh(wait_s=min(held_s, max(0.0, until - time.monotonic()))).view
-                report(view.trials + view.declined, self._trials_max(), self._words())
+                report(view.trials + view.declined, view.queries_max, self._words())
                 return view
 
             wait_until_ended(look, f"run {self.id}", timeout_s=timeout_s, poll_s=POLL_S)
         return self
-
-    def _trials_max(self) -> int:
-        """How many it plans: before it knows the study, without the initial candidates that its plan may add."""
-        plan = self.view.plan
-        return self.view.iterations + (plan.initial_rows if plan is not None else self.view.initial_rows or 0)
 
     def _words(self) -> str:
         best = self.view.best
@@ -237,13 +243,22 @@ class Run:
         """The best of the queried candidates after the answers so far, with its interval. Raises Remote before one."""
         return self._vendor.recommendation(self.id)
 
+    def posterior(self) -> "pd.DataFrame":
+        """What the model expects of each candidate, by its number: a DataFrame with mean and sd.
+
+        Raises ExtraMissing without pandas, and Remote before the first answer.
+        """
+        pages = self._vendor._pages(f"/v1/runs/{self.id}/posterior", wire.PosteriorPage)
+        points = [point.model_dump() for page in pages for point in page.points]
+        return display.frame(points, ["row", "mean", "sd"]).set_index("row")
+
     @property
     def export(self) -> wire.RunExport:
         """All that is needed to redo the run: settings, study, trials, answer versions."""
         return self._vendor.export(self.id)
 
     @property
-    def trials(self) -> Any:
+    def trials(self) -> "pd.DataFrame":
         """The trials as a pandas DataFrame, by number. Raises ExtraMissing without pandas."""
         rows = [trial.model_dump() for trial in self.export.trials]
         columns = [*TRIAL_COLUMNS, "noise_variance"]
@@ -254,9 +269,30 @@ class Run:
             )
         return display.frame([{name: row[name] for name in columns} for row in rows], columns).set_index("number")
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
         """Plot outcomes, the best so far, and what was expected on ``axes`` of matplotlib: new ones if None."""
         return plots.course({self.view.name: self.export}, axes)
+
+    def plot_model(self, axes: "Axes | None" = None) -> "Axes":
+        """Plot what the model expects of each candidate, by the first two principal axes of the release.
+
+        ``axes`` are those of matplotlib: new ones if None.
+        """
+        return plots.landscape(self._vendor._get(f"/v1/runs/{self.id}/map", wire.PosteriorMap), axes)
+
+    def plot_relevance(self, axes: "Axes | None" = None) -> "Axes":
+        """Plot how much of what the model expects each column, or principal axis, of the release explains.
+
+        ``axes`` are those of matplotlib: new ones if None.
+        """
+        return plots.relevance(self._slices(), axes)
+
+    def plot_slices(self) -> "Figure":
+        """Plot what the model expects along the four axes of the release that explain most, in a figure of its own."""
+        return plots.slices(self._slices())
+
+    def _slices(self) -> wire.PosteriorSlices:
+        return self._vendor._get(f"/v1/runs/{self.id}/slices", wire.PosteriorSlices)
 
     def hand_over(self, note: str | None = None) -> wire.RunMessage:
         """Send the recommendation to the owner of the study, with a ``note``."""
@@ -266,12 +302,12 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.id}, {self.state}, {self.view.trials} trials)"
 
-    def _repr_html_(self) -> str:
-        return Comparison([self])._repr_html_()
+    def _tables(self) -> list[display.Table]:
+        return Comparison([self])._tables()
 
 
 @checked_methods
-class Comparison:
+class Comparison(display.Shown):
     """Runs beside each other.
 
     >>> vendor.compare(run).rows  # doctest: +SKIP
@@ -304,14 +340,20 @@ class Comparison:
         return rows
 
     @property
-    def frame(self) -> Any:
+    def frame(self) -> "pd.DataFrame":
         """The rows as a pandas DataFrame. Raises ExtraMissing without pandas."""
         return display.frame(self.rows, list(self.rows[0]) if self.rows else [])
 
-    def plot(self, axes: Any = None) -> Any:
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """All trials in one pandas DataFrame, by run and number. Raises ExtraMissing without pandas."""
+        frames = {run.id: run.trials for run in self.runs}
+        return display.pandas().concat(frames, names=["run"]) if frames else display.frame([], TRIAL_COLUMNS)
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
         """Plot the best outcome so far of every run on ``axes`` of matplotlib: new ones if None."""
         return plots.course({f"{run.view.name} {run.id[-4:]}": run.export for run in self.runs}, axes)
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[display.Table]:
         rows = self.rows
-        return display.table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+        return [display.Table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])]

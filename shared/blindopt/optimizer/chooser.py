@@ -153,7 +153,8 @@ class RowChooser:
         _check(observations, study.n)
         observed = _rows([observation.row for observation in observations])
         self._initial = self._design(study, candidates, observed, _rows(declined))
-        self.last = len(self._initial) + spec.iterations
+        iterations = spec.iterations_after(len(self._initial))
+        self.last = len(self._initial) + iterations
         """The largest number of trials."""
         outcomes_max = len(observations) + self.last
         if outcomes is not None and not isinstance(plan.algorithm, wire.FewArmsSpec):
@@ -168,7 +169,7 @@ class RowChooser:
                 sign=self._sign,
                 seed=spec.seed or 0,
                 capacity=outcomes_max,
-                horizon=spec.iterations,
+                horizon=iterations,
                 answers=study.answers,
                 initial=self._first_outcomes(len(observations)),
                 # Answers about a row add up only if there is more than one.

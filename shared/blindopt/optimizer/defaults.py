@@ -117,7 +117,7 @@ def plan_for(
     if design is None:
         design = _initial_design(algorithm, study, engine)
     if rows is None:
-        rows, why = _initial_rows(algorithm, spec.iterations, study, past, engine)
+        rows, why = _initial_rows(algorithm, spec, study, past, engine)
         reasons.append(f"{rows} candidates{FIRST_ROWS[design]} are queried first: {why}.")
     if (repeats := spec.repeats) == "auto":
         repeats, why = _repeats(algorithm, study)
@@ -196,7 +196,7 @@ def _open(spec: wire.RunSpec, study: Study, past: int, engine: Engine) -> wire.A
     is_fitted = spec.kernel is None and study.kernel is None
     if is_fitted and spec.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
         first = spec.initial_rows if spec.initial_rows is not None else _usual_rows(study.r, engine)
-        if past + first + spec.iterations <= OUTCOMES_MAX:
+        if past + first + spec.iterations_after(first) <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")
     return wire.Ei(name="ei")
 
@@ -220,7 +220,7 @@ def _usual_rows(r: int, engine: Engine) -> int:
 
 
 def _initial_rows(
-    algorithm: wire.AlgorithmSpec, iterations: int, study: Study, past: int, engine: Engine
+    algorithm: wire.AlgorithmSpec, spec: wire.RunSpec, study: Study, past: int, engine: Engine
 ) -> tuple[int, str]:
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
         return 0, "the algorithm learns nothing from them"
@@ -232,8 +232,11 @@ def _initial_rows(
     )
     if past:
         count, why = max(0, count - past), f"{why} ({count}), less the {past} past measurements"
+    most, words = spec.iterations, "as many as are queried after them"
+    if spec.queries is not None:
+        most, words = spec.queries // 2, "half of the queries"
     limits = {
-        iterations: "as many as are queried after them",
+        most: words,
         study.n // 2: f"half of the {study.n} candidates",
         _allowed(study) // 2: "half of the measurements that the study's budget allows",
     }

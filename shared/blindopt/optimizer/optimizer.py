@@ -49,30 +49,32 @@ class Outcome(NamedTuple):
 
 
 @checked_methods
-class Optimizer:
+class Optimizer(display.Shown):
     """Chooses which candidate to query next, as a run of the modeler does: ``ask``, measure, ``tell``, and again.
 
     ``candidates``: (n, r), one row each, finite, numbered from 0 as they stand, whatever the index of a frame. Columns
     of text or categories, also of a frame, become columns of 0 and 1. A column that an index was saved as is refused.
     ``noise`` is the law of their noise, None for exact ones; ``kernel`` (a ``wire.Kernel`` or its fields) is fitted to
     the answers if it is None. ``algorithm`` is a name, such as "ei", or a type of ``blindopt.wire``; "auto" takes what
-    suits the candidates, and ``plan`` says why. ``iterations`` is the number of queries after the initial ones.
-    ``maximize``: whether the largest outcome is the best. With the same ``seed`` and answers it makes the same
-    choices, to the last bit; without one it draws a seed.
+    suits the candidates, and ``plan`` says why. ``queries`` is the number of all queries, ``initial_rows`` that of the
+    initial ones among them: by default 50 queries follow those that the plan sets. ``maximize``: whether the largest
+    outcome is the best. With the same ``seed`` and answers it makes the same choices, to the last bit; without one it
+    draws a seed.
 
-    ``observations`` are past outcomes, which use up no ``iterations``: (row, y), (row, y, variance), dicts or a frame
+    ``observations`` are past outcomes, which use up no ``queries``: (row, y), (row, y, variance), dicts or a frame
     of these fields, or the ``history`` of an optimizer. A candidate without y was declined. The first ``ask`` makes the
     plan; each outcome that was told before it takes the place of an initial query. From the history of a search that
     was interrupted, "ei" goes on with the choices that it would have made.
 
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
-    direction are then the study's. ``settings`` are further ones of a run, such as ``initial_rows`` or ``stop``. With
-    ``batch_size``, ``ask_batch`` has the candidates that a run queries together: report them in its order. ``engine``
-    is the version of the rules, as in ``plan`` (None: the newest): an earlier history goes on as it began.
+    direction are then the study's. ``stop`` are rules to end early, such as ``{"target": 3}``. With ``batch_size``,
+    ``ask_batch`` has the candidates that a run queries together: report them in its order. ``settings`` are further
+    ones of a run, such as ``fit``. ``engine`` is the version of the rules, as in ``plan`` (None: the newest): an
+    earlier history goes on as it began.
 
     Raises Invalid for settings or candidates that no algorithm has.
 
-    >>> optimizer = Optimizer(np.linspace(0.0, 1.0, 21)[:, None], seed=1, iterations=10)
+    >>> optimizer = Optimizer(np.linspace(0.0, 1.0, 21)[:, None], seed=1, queries=15)
     >>> for _ in range(15):
     ...     i = optimizer.ask()
     ...     optimizer.tell(i, -((i / 20 - 0.3) ** 2))
@@ -90,16 +92,20 @@ class Optimizer:
         maximize: bool = True,
         seed: int | None = None,
         algorithm: str | wire.AlgorithmChoice | Mapping[str, Any] = "auto",
-        iterations: int = 50,
+        queries: int | None = None,
+        initial_rows: int | None = None,
+        batch_size: int = 1,
+        stop: wire.StopRules | Mapping[str, Any] | None = None,
         observations: Any = (),
         study: wire.StudyView | None = None,
-        engine: Engine | None = None,
         **settings: Any,
     ) -> None:
+        engine: Engine | None = settings.pop("engine", None)
         self.candidates, self._reasons = numbers_of(candidates)
         self.seed = secrets.randbelow(2**32) if seed is None else seed
         named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
-        fields = {"kernel": kernel, "seed": self.seed, "algorithm": named, "iterations": iterations} | settings
+        fields = {"kernel": kernel, "seed": self.seed, "algorithm": named, "queries": queries}
+        fields |= {"initial_rows": initial_rows, "batch_size": batch_size, "stop": stop or {}} | settings
         spec = parsed(wire.RunSpec, _NOWHERE | fields, {"algorithm.name": "algorithm"})
         n, r = self.candidates.shape
         direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
@@ -170,7 +176,7 @@ class Optimizer:
     def ask(self) -> int:
         """Return the number of the candidate to query next: the same one until ``tell``.
 
-        Raises LoopEnded when all iterations are used up, no candidate remains, or a stop rule holds.
+        Raises LoopEnded when all queries are used up, no candidate remains, or a stop rule holds.
         """
         return self.ask_batch()[0]
 
@@ -178,7 +184,7 @@ class Optimizer:
         """Return the candidates to query together, ``batch_size`` or fewer: those of a batch that are not reported yet.
 
         There are fewer where the initial candidates end, because the model is first fitted when all of them are
-        reported, where the iterations end, and while others of the batch are not reported. Raises LoopEnded as ``ask``
+        reported, where the queries end, and while others of the batch are not reported. Raises LoopEnded as ``ask``
         does.
         """
         if self.propose() is None:
@@ -257,7 +263,7 @@ class Optimizer:
         n, r = self.candidates.shape
         return f"Optimizer({n} x {r}, {self.plan.algorithm.name}, seed {self.seed}, {len(self.history)} outcomes)"
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[display.Table]:
         best = self.recommendation()
         values: dict[str, object] = {
             "Algorithm": self.plan.algorithm.name,
@@ -265,7 +271,7 @@ class Optimizer:
             "Outcomes": len(self.history),
         }
         shown = {} if best is None else {"Recommended candidate": best.row, "Mean": best.mean, "sd": best.sd}
-        return display.facts(values | shown, caption="Optimizer")
+        return [display.facts(values | shown, caption="Optimizer")]
 
 
 def _outcomes(observations: Any) -> Iterator[Mapping[str, Any]]:

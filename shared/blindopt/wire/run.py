@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
+from blindopt import display
 from blindopt.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
 from blindopt.wire.message import MeanInterval
 from blindopt.wire.query import NoisePassport
@@ -761,7 +762,7 @@ INTERVAL_NAMES: dict[IntervalKind, str] = {
 """What pages and commands call the interval of a recommendation."""
 
 
-class Recommendation(Reply):
+class Recommendation(display.Shown, Reply):
     """The recommended candidate, with intervals for its mean outcome and its next measurement.
 
     In units of the measurement.
@@ -799,6 +800,15 @@ class Recommendation(Reply):
         ),
     )
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
+
+    def _tables(self) -> list[display.Table]:
+        interval, next_interval = (
+            ends and f"{ends[0]:.6g} to {ends[1]:.6g}" for ends in (self.interval, self.next_interval)
+        )
+        name = INTERVAL_NAMES[self.interval_kind]
+        values = {"Recommended candidate": self.row, "Mean outcome": self.mean, name.capitalize(): interval}
+        following = {"Next measurement": next_interval} if next_interval else {}
+        return [display.facts(values | following | {"From": f"{self.outcomes} answers"})]
 
 
 class PosteriorPoint(Reply):
@@ -916,7 +926,15 @@ class RunSpec(Request):
     algorithm: AlgorithmChoice = Field(
         AUTO, description="Algorithm that chooses candidates; auto: the one that suits the study."
     )
-    iterations: int = Field(50, ge=1, le=100_000, description="T: number of queries after the initial ones.")
+    queries: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Number of all queries, the initial ones among them; null: iterations after the initial ones.",
+    )
+    iterations: int = Field(
+        50, ge=1, le=100_000, description="Number of queries after the initial ones, where queries is null."
+    )
     initial_rows: InitialRows = None
     seed: Seed | None = Field(
         None,
@@ -944,6 +962,8 @@ class RunSpec(Request):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         name = self.algorithm.name
+        if self.queries is not None and (self.initial_rows or 0) >= self.queries:
+            raise ValueError("queries counts the initial ones too: it must be larger than initial_rows")
         if isinstance(self.algorithm, Auto):
             if None not in (self.stop.improvement, self.stop.expected_improvement):
                 raise ValueError("stop.improvement is for gp_ucb, stop.expected_improvement for ei: give one of them")
@@ -965,6 +985,10 @@ class RunSpec(Request):
         if isinstance(self.fit, Fit) and not isinstance(self.algorithm, FITTED):
             raise ValueError(f'{name} takes fixed hyper-parameters: leave out fit, or send fit: "auto"')
         return self
+
+    def iterations_after(self, initial_rows: int) -> int:
+        """The number of queries after so many initial ones."""
+        return self.iterations if self.queries is None else self.queries - initial_rows
 
 
 class RunCreate(RunSpec):
@@ -1044,7 +1068,8 @@ class RunView(Reply):
     plan: Plan | None = Field(
         None, description="How candidates are chosen, and why; null before the first contact with the curator."
     )
-    iterations: int = Field(description="T: number of queries after the initial ones.")
+    queries: int | None = Field(None, description="Number of all queries given with the run; null: by iterations.")
+    iterations: int = Field(description="Number of queries after the initial ones, where queries is null.")
     initial_rows: int | None = Field(
         description="Size of the initial design given with the run; null: that of the plan."
     )
@@ -1103,6 +1128,12 @@ class RunView(Reply):
         description="Warnings in words: about the chosen algorithm for this study, and its model after the answers so "
         "far.",
     )
+
+    @property
+    def queries_max(self) -> int:
+        """The most queries that it makes: before its plan, without the initial ones that this may add."""
+        initial_rows = self.initial_rows if self.plan is None else self.plan.initial_rows
+        return self.queries or self.iterations + (initial_rows or 0)
 
 
 class RunCounts(Reply):

@@ -30,7 +30,7 @@ def sent(typed):
 
 def run_of(**given):
     """The request with these fields alone."""
-    return wire.RunCreate.model_validate_json(json.dumps(ACCESS | given))
+    return wire.RunCreate.model_validate_json(json.dumps(ACCESS | {"queries": 50} | given))
 
 
 GRANT = ACCESS | {

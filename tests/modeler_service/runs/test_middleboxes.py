@@ -126,7 +126,7 @@ def reconciled(curator, modeler, study, folder):
 @pytest.mark.parametrize(
     ("code", "detail", "expected"),
     [
-        ("unreachable", "the other party did not answer in time", True),
+        ("unreachable", "did not answer in time", True),
         ("protocol_violated", "the reply is not what this version of the protocol says", True),  # before 0.3.0
         ("protocol_violated", "the curator's answer came without a receipt of its log", True),  # before 0.3.0
         ("protocol_violated", "the curator gave place 3 of the shared log twice", False),

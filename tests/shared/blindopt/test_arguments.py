@@ -20,6 +20,7 @@ from blindopt.client.measurer import Item
 from blindopt.client.owner import Dataset, Draft, Grant, Message, ReleasedStudy
 
 Z = np.linspace(0.0, 1.0, 21)[:, None]
+COLUMNS = [wire.Column.model_construct(name=name) for name in ("a", "y")]
 HOLDS_ITSELF: list = []
 HOLDS_ITSELF.append(HOLDS_ITSELF)
 KINDS = {
@@ -160,7 +161,7 @@ def test_a_client_and_all_its_methods(nowhere, kind):
 def test_objects_of_an_owner_and_a_measurer(nowhere, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a file has the name of each text that can be one
     owner = bo.Owner("http://127.0.0.1:1", "t", patience_s=0.0)
-    dataset = Dataset(owner, wire.DatasetView.model_construct(id=DATASET, name="n"))
+    dataset = Dataset(owner, wire.DatasetView.model_construct(id=DATASET, name="n", columns=COLUMNS))
     draft = Draft(owner, wire.StudyOwnerView.model_construct(id=STUDY, spec_sha256="0" * 64))
     study = ReleasedStudy(owner, STUDY)
     call, arguments = called(dataset.study, features={"a": (0, 1)}, outcome="y", privacy=1, answers="exact")
@@ -274,7 +275,7 @@ def test_an_epsilon_is_exact_as_a_decimal_and_no_flag(nowhere, text):
     sent = []
     owner = bo.Owner("http://127.0.0.1:1", "t")
     owner.create_study = lambda study: sent.append(study) or wire.StudyOwnerView.model_construct(id=STUDY)
-    dataset = Dataset(owner, wire.DatasetView.model_construct(id=DATASET))
+    dataset = Dataset(owner, wire.DatasetView.model_construct(id=DATASET, columns=COLUMNS))
     fields = {"features": {"a": (0, 1)}, "outcome": "y", "answers": "exact"}
     dataset.study("n", privacy=decimal.Decimal(text), **fields)
     assert sent[0].release.epsilon == text

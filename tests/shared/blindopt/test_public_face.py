@@ -1,5 +1,6 @@
 """What `import blindopt` offers: each name is there, loaded when it is used, and the version is one."""
 
+import pydoc
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,19 @@ def test_every_public_name_is_the_one_that_its_module_defines():
     assert set(blindopt.__all__) <= set(vars(blindopt))  # kept after the first use
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         blindopt.Nothing  # noqa: B018  reading it is the test
+
+
+def test_completion_offers_the_public_names_and_help_begins_with_a_line_that_can_be_read():
+    """Found by hand: bo.<Tab> showed none of them before its first use, and help of Optimizer a line of 1,258 signs."""
+    code = "import blindopt; print(*dir(blindopt))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == blindopt.__all__
+    for name in blindopt.__all__:
+        lines = pydoc.render_doc(getattr(blindopt, name), renderer=pydoc.plaintext).splitlines()[:4]
+        assert max(map(len, lines)) <= 200, lines
+    assert "queries=None, initial_rows=None, batch_size=1, stop=None" in pydoc.render_doc(
+        blindopt.Optimizer, renderer=pydoc.plaintext
+    )
 
 
 def test_a_name_is_loaded_with_what_it_needs_and_no_more():

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -17,6 +17,7 @@ import pytest
 
 from blindopt.audit.checkpoints import Signer
 from blindopt.client import Owner, StudyClient, Vendor, connection
+from blindopt.client import transport as transport_module
 from blindopt.client.connection import Watch, wait_until_ended
 from blindopt.errors import StateConflict, StillRunning, Unreachable
 from tests.interventions import record_calls
@@ -188,6 +189,45 @@ def test_an_address_at_which_nothing_has_answered_is_tried_once_and_named(monkey
                 ):
                     owner.notices()
         assert (transport.tries, len(pauses)) == (tries, max(0, tries - 2))
+
+
+class _Quits(_Deaf):
+    """Answers once, and not again."""
+
+    def __init__(self):
+        super().__init__(1)
+
+
+def test_a_service_that_went_away_is_named_on_standard_error_while_it_is_tried(monkeypatch, capsys):
+    """Found by hand: 59 s of silence. The control: one that answers again at once is no word worth."""
+    for transport, said in ((_Quits(), True), (_Deaf(1, 3), False)):
+        monkeypatch.setattr(transport_module, "SAID_AFTER_S", 0.15 if said else 60.0)
+        monkeypatch.setattr(Owner, "_transport", transport)
+        with Owner("http://127.0.0.1:8410", "t", patience_s=0.5) as owner:
+            owner.notices()
+            if said:
+                with pytest.raises(Unreachable, match=r"^nothing listens at http:"):
+                    owner.notices()
+            else:
+                owner.notices()
+        word = "http://127.0.0.1:8410 does not answer (connection refused). Trying for 30 s.\n"
+        assert capsys.readouterr().err == (word if said else "")
+
+
+def test_an_address_that_takes_no_connection_is_named_before_the_time_is_over(monkeypatch, capsys):
+    """As behind a firewall that drops packets: the queue of connections is full, so that the next one waits."""
+    monkeypatch.setattr(transport_module, "SAID_AFTER_S", 0.1)
+    with socket.socket() as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            other = waiting.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Owner(url, "t", timeout_s=1.0) as owner, pytest.raises(Unreachable, match=url):
+            owner.notices()
+    assert capsys.readouterr().err == f"{url} does not answer (no connection yet). Trying for 1 s.\n"
 
 
 @pytest.mark.parametrize(

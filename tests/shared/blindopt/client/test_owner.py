@@ -101,10 +101,48 @@ def owner(curator):
 def test_a_study_that_the_curator_refuses_says_which_field_is_wrong(owner):
     """Found by hand: the error said no more than "errors says where", and had no errors."""
     dataset = owner.upload(b"age,stay\n20,1\n30,2\n", name="ages")
+    wrong = [wire.Feature(column="agee", lower=0, upper=110)]
     with pytest.raises(bo.Remote) as refused:
-        dataset.study("x", features={"agee": (0, 110)}, outcome="stay", privacy=3, answers="exact")
+        dataset.study("x", features=wrong, outcome="stay", privacy=3, answers="exact")
     assert refused.value.faults == ('features.0.column names no column of the dataset: did you mean "age"?',)
     assert str(refused.value) == f"invalid (422): {refused.value.faults[0]}"
+
+
+def test_each_name_that_is_mistyped_in_python_gets_the_nearest_at_the_argument(owner):
+    dataset = owner.upload(b"age,stay\n21,1\n32,2\n", name="mistyped")
+    study = {"features": {"age": (0, 110)}, "outcome": "stay", "privacy": 3, "answers": "exact"}
+    for change, words in (
+        ({"features": {"agee": (0, 110)}}, 'features.agee names no column of the dataset: did you mean "age"?'),
+        ({"outcome": "stey"}, 'outcome names no column of the dataset: did you mean "stay"?'),
+        ({"budgt": {}}, 'budgt is no field here: did you mean "budget"?'),
+        ({"budget": {"querys": 3}}, 'budget.querys is no field here: did you mean "queries"?'),
+    ):
+        with pytest.raises(Invalid) as refused:
+            dataset.study("x", **study | change)
+        assert str(refused.value) == words
+    for settings, words in (
+        ({"algoritm": "ei"}, 'algoritm is no field here: did you mean "algorithm"?'),
+        ({"querys": 3}, 'querys is no field here: did you mean "queries"?'),
+        ({"algorithm": "gp_usb"}, 'algorithm is none of the 17 that exist: did you mean "gp_ucb"?'),
+    ):
+        with pytest.raises(Invalid) as refused:
+            bo.Optimizer([[0.0], [1.0]], **settings)
+        assert str(refused.value) == words
+
+
+def test_an_outcome_with_a_question_is_measured_by_people(owner):
+    dataset = owner.upload(b"age,stay\n23,1\n34,2\n", name="asked")
+    draft = dataset.study(
+        "x",
+        features={"age": (0, 110)},
+        outcome={"question": "How long?", "unit": "days"},
+        direction="minimize",
+        privacy=3,
+        answers="exact",
+        budget={"queries": 2},
+    )
+    expected = wire.InboxMeasurement(question="How long?", unit="days", direction="minimize")
+    assert draft.view.spec.measurement == expected
 
 
 def test_a_file_that_needs_decisions_says_which_and_is_not_kept(owner, curator):
@@ -145,10 +183,12 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
         budget={"queries": 4},
     )
     assert "public" in draft.check()._repr_html_()
+    for shown in (draft, draft.check(), draft.preview()):
+        assert 3 <= len(str(shown).splitlines()) <= 30
     assert "Price" in draft.preview()._repr_html_()
     forecast = draft.forecast([1], functions=2, queries=2, rows_max=10)
     assert forecast.state == "completed"
-    assert forecast._repr_html_().count("<tr>") == len(forecast.points) + 1
+    assert forecast._repr_html_().count("<tr>") == len(str(forecast).splitlines()) == len(forecast.points) + 1
     labels = [line.get_label() for line in forecast.plot().get_lines()]
     assert {"identity", "random rows"} <= set(labels)
     study = owner.draft(draft.id).release()

@@ -14,6 +14,8 @@ from blindopt import wire
 from blindopt.audit import reconciliation
 from blindopt.client import StudyClient
 from blindopt.client.auditing import read_log
+from blindopt.client.connection import Reply
+from blindopt.client.witness import Witness
 from blindopt.errors import Declined, Invalid, LogBroken, ProtocolViolated, StateConflict, StillMeasured
 from tests.interventions import fail_at
 from tests.modeler_service.lying_curator import FakeCurator, receipt
@@ -119,6 +121,59 @@ def test_a_resumed_loop_chooses_as_one_that_was_never_interrupted(curator, owner
         with bo.Study.from_grant(grant_file(curator.url, noiseless), log=tmp_path / "study.sqlite") as study:
             rows = looped(study, queries)
     assert rows == expected
+
+
+def test_one_call_optimizes_goes_on_with_its_seed_and_hands_over(curator, owner, dataset, open_study, tmp_path):
+    """The oracle is an optimizer of the same seed that is told the same answers, never interrupted."""
+    opened = open_study(owner, dataset, budget=wire.Budget(queries=50))
+    log, seen = tmp_path / "study.sqlite", []
+    with bo.Study.from_grant(grant_file(curator.url, opened), log=log) as study:
+        study.optimize(6, seen.append, initial_rows=3)
+        seed, candidates, view = study.optimizer().seed, study.candidates, study.view
+    with bo.Study.from_grant(grant_file(curator.url, opened), log=log) as study:
+        assert study.optimizer().seed == seed
+        best = study.optimize(10, seen.append, initial_rows=3)
+        assert [trial.row for trial in seen] == [candidate for candidate, _ in study.history]
+        again = study.optimize(10, seen.append, initial_rows=3)
+        assert (len(seen), again) == (10, best)  # nothing is queried twice
+        handed = study.hand_over("look at it")
+        wish = study.request_budget(queries=5, note="nearly there")
+        assert study.message(handed.id).state == "open"
+        with pytest.raises(Invalid, match="say how much more"):
+            study.request_budget()
+    oracle = bo.Optimizer(candidates, study=view, seed=seed, initial_rows=3, queries=10)
+    for trial in seen:
+        assert oracle.ask() == trial.row
+        oracle.tell(trial.row, trial.y, passport=trial.passport)
+    assert oracle.recommendation() == best
+    received = {message.id: message.message for message in owner.messages(study_id=opened.id)}
+    assert (received[handed.id].row, received[handed.id].note) == (best.row, "look at it")
+    assert received[wish.id].more.queries == 5
+    assert reconciled(curator, log, tmp_path).agree
+
+
+def test_a_search_ends_with_a_recommendation_where_the_budget_ends(curator, owner, dataset, open_study, tmp_path):
+    budgeted = open_study(owner, dataset, budget=wire.Budget(queries=4))
+    with bo.Study.from_grant(grant_file(curator.url, budgeted), log=tmp_path / "study.sqlite") as study:
+        best = study.optimize(20, seed=1)
+        assert len(study.answers) == 4
+        assert best.row in [answer.row for answer in study.answers]
+
+
+def test_a_message_whose_reply_was_lost_is_no_dispute(curator, owner, noiseless, tmp_path, monkeypatch):
+    log = tmp_path / "study.sqlite"
+    study = bo.Study.from_grant(grant_file(curator.url, noiseless), log=log)
+    study.query(1)
+    with monkeypatch.context() as crash:
+        fail_at(crash, Reply, "check", SystemExit)
+        fail_at(crash, Witness, "record", SystemExit)
+        with pytest.raises(SystemExit):
+            study.hand_over("lost")
+    study._end()
+    with bo.Study.from_grant(grant_file(curator.url, noiseless), log=log) as study:
+        study.settle()
+        study.query(2)
+    assert reconciled(curator, log, tmp_path).agree
 
 
 def test_what_the_curator_refuses_is_not_queried_again(curator, owner, dataset, open_study, tmp_path):

@@ -1,5 +1,6 @@
 """A vendor's runs from Python, against real services; and the optimizer beside them, choice by choice."""
 
+import ast
 import asyncio
 import json
 import sys
@@ -148,6 +149,69 @@ def test_runs_are_plotted_and_compared(ours, run, grant):
     matplotlib.pyplot.close("all")
 
 
+def test_the_model_is_shown_as_the_console_shows_it_and_nothing_is_cut(ours, run, modeler):
+    """The numbers are those of the API that the console draws; texts lie within the picture that ``savefig`` writes."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    moments = run.posterior()
+    assert moments.index.tolist() == list(range(run.view.study.n))
+    page = ours.posterior(run.id, page_size=1_000)
+    assert moments["mean"].tolist() == [point.mean for point in page.points]
+    with modeler.http() as http:
+        view = http.get(f"/v1/runs/{run.id}/map").json()
+        axes = {axis["axis"]: axis for axis in http.get(f"/v1/runs/{run.id}/slices").json()["axes"]}
+    candidates, queried = run.plot_model().collections[:2]
+    assert candidates.get_array().tolist() == [point["mean"] for point in view["points"]]
+    assert queried.get_offsets().tolist() == [
+        [point["first"], point["second"]] for point in view["points"] if point["asked"]
+    ]
+    bars = run.plot_relevance()
+    assert {bar.get_width() for bar in bars.patches} == {100 * axis["relevance"] for axis in axes.values()}
+    figure = run.plot_slices()
+    for drawn in figure.axes:
+        parts = axes[int(drawn.get_title().split()[-1])]["parts"]
+        assert drawn.get_lines()[0].get_ydata().tolist() == [part["mean"] for part in parts]
+    compared = ours.compare(run, run).plot()
+    for shown in (run.plot().figure, run.plot_model().figure, bars.figure, figure, compared.figure):
+        shown.canvas.draw()
+        box, (width, height) = shown.get_tightbbox(), shown.get_size_inches()
+        assert min(box.x0, box.y0) >= 0, box
+        assert (box.x1 <= width, box.y1 <= height) == (True, True), box
+        titled = [axis for axis in shown.axes if axis.get_title()]
+        assert titled != []
+        assert all(axis.get_xlabel() for axis in titled)
+    matplotlib.pyplot.close("all")
+
+
+def test_trials_of_compared_runs_are_one_frame(ours, run):
+    pytest.importorskip("pandas")
+    trials = ours.compare(run, run).trials
+    assert trials.loc[run.id]["row"].tolist()[:9] == run.trials["row"].tolist()
+    assert ours.compare().trials.empty
+    assert run.id in str(ours.compare(run))
+
+
+def test_queries_counts_all_of_them_and_makes_the_choices_of_the_iterations_that_follow(ours, grant):
+    done = ours.start(grant(), queries=9, initial_rows=3, seed=7).wait(timeout_s=240)
+    assert (done.view.trials, done.view.queries_max, done.view.queries) == (9, 9, 9)
+    counts = (
+        {"queries": 9, "initial_rows": 3},
+        {"iterations": 6, "initial_rows": 3},
+        {"queries": 11},
+        {"iterations": 6},
+    )
+    rows = []
+    for count in counts:
+        optimizer = bo.Optimizer([[i / 20, (i * 7 % 21) / 20] for i in range(21)], seed=7, **count)
+        while (proposal := optimizer.propose()) is not None:
+            optimizer.tell(proposal.row, (proposal.row / 20 - 0.3) ** 2, variance=0.0)
+        rows.append([outcome.row for outcome in optimizer.history])
+    assert [len(each) for each in rows] == [9, 9, 11, 11]
+    assert (rows[0], rows[2]) == (rows[1], rows[3])
+    with pytest.raises(Invalid, match="queries counts the initial ones too"):
+        ours.start(grant(), queries=3, initial_rows=3)
+
+
 def test_a_result_is_handed_over_to_the_owner(owner, run):
     sent = run.hand_over("measure it once more")
     assert sent.state in ("unsent", "open"), sent
@@ -190,3 +254,26 @@ def test_threads_wait_for_asyncio(ours, grant):
 
     assert [run.view.trials for run in asyncio.run(main())] == [2, 3]
     assert runs[0].recommendation.outcomes == 2
+
+
+TEN = """
+owner = bo.Owner(curator, owner_token)
+dataset = owner.upload(file, name="stays")
+bounds = {"age": (0, 120), "weight": (0, 300), "pressure": (0, 300), "pulse": (0, 300)}
+study = dataset.study("stays", features=bounds, outcome="stay", privacy=8, answers="exact", budget={"queries": 8})
+released = study.release(confirm_high_risk=True)
+grant = released.grant("Acme").save(folder / "grant.json")
+vendor = bo.Vendor(modeler, vendor_token)
+run = vendor.start(grant, queries=8).wait()
+print(run.recommendation)
+"""
+
+
+def test_ten_statements_lead_from_a_file_to_a_first_answer(curator, modeler, tmp_path, capsys):
+    file = tmp_path / "stays.csv"
+    lines = [f"{20 + n},{60 + n % 31},{110 + n % 47},{61 + n % 29},{n % 13}" for n in range(60)]
+    file.write_text("\n".join(["age,weight,pressure,pulse,stay", *lines]) + "\n", encoding="utf-8")
+    names = {"bo": bo, "file": file, "folder": tmp_path, "curator": curator.url, "modeler": modeler.url}
+    exec(TEN, names | {"owner_token": curator.token, "vendor_token": modeler.token})
+    assert len(ast.parse(TEN).body) <= 10
+    assert capsys.readouterr().out.startswith("Recommended candidate")
