@@ -102,6 +102,7 @@ class Protocol(HttpToolsProtocol):
         self._only_health: BlindoptError | None = None
         self._refusal: BlindoptError | None = None
         self._is_refused = False
+        self._postponed: BlindoptError | None = None
         self._answered: RequestResponseCycle | None = None
         self.address = ""
 
@@ -261,6 +262,8 @@ class Protocol(HttpToolsProtocol):
         if self._is_idle():
             self._since = self.loop.time()
             self._open.rest(self)
+            if self._postponed is not None and not self.transport.is_closing():
+                self._write(self._postponed)
 
     def _stop(self, refusal: BlindoptError) -> None:
         self._refusal = refusal
@@ -277,13 +280,19 @@ class Protocol(HttpToolsProtocol):
             return
         if not self._is_idle():
             if self._counts.is_head or self.pipeline:  # the replies to earlier requests come first
-                cycle.keep_alive = False
+                if not self._counts.is_head:
+                    self.pipeline.popleft()
+                    self.cycle = self.pipeline[0][0] if self.pipeline else self._answered
+                self._postponed = error
                 return
             cycle.disconnected = True
             cycle.message_event.set()
             if cycle.response_started:
                 self.transport.close()
                 return
+        self._write(error)
+
+    def _write(self, error: BlindoptError) -> None:
         head = self.scope["headers"] if self.scope else ()
         proposed = dict(head).get(b"x-request-id", b"").decode("latin-1")
         reply = problems.refusal(error, proposed)

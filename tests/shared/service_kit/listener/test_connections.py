@@ -279,6 +279,20 @@ def test_what_is_late_too_long_or_no_http_gets_a_problem_document_and_its_connec
     assert replies == {what: expected for what, (_, expected) in ODD.items()}
 
 
+@pytest.mark.parametrize("earlier", [1, 3])
+def test_a_refusal_follows_the_replies_to_earlier_requests(port, earlier):
+    """They wait on one connection: each is answered, and then the last is refused in the same way as a first one."""
+    opened = {
+        what: connected(port, earlier * (HEAD + b"\r\n") + sent)
+        for what, (sent, (status, _)) in ODD.items()
+        if status != 408  # which comes late
+    }
+    replies = {what: read(sock) for what, sock in opened.items()}
+    assert {what: reply.count(b"HTTP/1.1 200 OK") for what, reply in replies.items()} == dict.fromkeys(opened, earlier)
+    last = {what: refusal(reply[reply.rindex(b"HTTP/1.1 4") :]) for what, reply in replies.items()}
+    assert last == {what: ODD[what][1] for what in opened}
+
+
 def test_a_connection_that_sends_nothing_ends_without_a_reply(port):
     silent, early = connected(port), connected(port, b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\na")
     assert read(silent) == b""
@@ -307,6 +321,7 @@ def test_a_reply_that_nobody_reads_is_cut(port, listener, until):
 def test_requests_that_wait_for_replies_on_a_connection_are_few(port):
     replies = read(connected(port, (HEAD + b"\r\n") * 1_000))
     assert 1 <= replies.count(b"HTTP/1.1 200") <= PIPELINE_MAX + 1
+    assert refusal(replies[replies.rindex(b"HTTP/1.1 4") :]) == (400, "bad_request")
 
 
 def test_an_upgrade_is_answered_as_any_other_request(port):
