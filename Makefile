@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test test-slow test-postgres test-engine soak audit-privacy check-model mutants screenshots docs check bench pools reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
+.PHONY: demo browser test test-slow test-postgres test-engine soak restore-drill audit-privacy check-model mutants screenshots docs check bench pools reproduce data wheel-check openapi-client docker-check deploy-check compatibility sbom lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "  make test-postgres   all tests with every database in PostgreSQL (ARGS=FILE)"
 	@echo "  make test-engine     runs at a Dask cluster on this machine whose parts fail (TIMES=20 times each)"
 	@echo "  make soak            kills, hostile files and slow peers: more than an hour (SECONDS=600)"
+	@echo "  make restore-drill   a backup beside writers, restored on an empty machine in both engines: seconds of each step"
 	@echo "  make audit-privacy   the statistical tests of privacy at full size (SCALE=20; 200 at night)"
 	@echo "  make check-model     every state of a small model of ledger and account: minutes, 2 GB"
 	@echo "  make mutants         small faults that the tests must find: hours (docs/developers/mutants.md)"
@@ -93,6 +94,9 @@ soak: $(READY)
 	BLINDOPT_STOPPED_S=8 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_silent_database.py
 	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_openapi.py
 	BLINDOPT_SLOW_PEERS=5000 $(BIN)/python -m pytest $(NO_LIMIT) -s tests/system/test_slow_peers.py
+
+restore-drill: $(READY)
+	$(BIN)/python -m tests.system.restore_drill $(ARGS)
 
 SCALE ?= 20
 audit-privacy: $(READY)

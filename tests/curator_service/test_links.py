@@ -7,10 +7,12 @@ other token, which over a socket opens other routes, a link gives 403.
 import asyncio
 import base64
 import json
+import threading
 
+import httpx
 import pytest
 
-from blindopt import wire
+from blindopt import bodies, wire
 from blindopt.client import link
 from blindopt.client.mailbox import LONG_MAX, Mailbox
 from blindopt.errors import ProtocolViolated, StateConflict, Unreachable
@@ -20,6 +22,7 @@ from curator_service.links import Links, routes_of_grants
 from curator_service.settings import Settings
 from service_kit.cli import tls
 from tests.curator_service.budget.file_of_records import FileOfRecords
+from tests.interventions import act_before
 
 LINK = wire.LinkFile(
     format="blindopt-link-1", id=f"usr_{'0' * 16}", name="acme", url="http://127.0.0.1:9", token="blindopt_x"
@@ -242,6 +245,33 @@ def test_queries_are_answered_while_all_wait_that_may(file, monkeypatch):
         await links.stop()
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(("names", "is_read"), [(10, True), (90_000, False)])
+def test_a_large_frame_of_a_modeler_is_looked_at_beside_the_event_loop_and_a_small_one_on_it(
+    monkeypatch, names, is_read
+):
+    """A frame of a megabyte with names that nothing has is refused before a model of it is built."""
+
+    async def frame():
+        yield json.dumps({"requests": []} | {f"{number:06}": 1 for number in range(names)}).encode()
+
+    transport, threads = httpx.MockTransport(lambda request: httpx.Response(200, content=frame())), []
+    act_before(monkeypatch, bodies, "parse", lambda *_: threads.append(threading.current_thread()))
+    if not is_read:
+        monkeypatch.setattr(bodies.faults, "parse", None)
+
+    async def pull():
+        async with link.LinkConnection(LINK) as connection:
+            connection._http = httpx.AsyncClient(base_url=LINK.url, transport=transport)
+            return await connection.pull([])
+
+    if is_read:
+        assert asyncio.run(pull()) == []
+    else:
+        with pytest.raises(ProtocolViolated):
+            asyncio.run(pull())
+    assert [thread is threading.main_thread() for thread in threads] == [is_read]
 
 
 @pytest.mark.parametrize(("wrong", "pauses"), [(True, [0.5, 1, 2, 4, 8, 16, 30, 30]), (False, [0.5] * 8)])

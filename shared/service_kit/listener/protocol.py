@@ -282,7 +282,9 @@ class Protocol(HttpToolsProtocol):
             if self._counts.is_head or self.pipeline:  # the replies to earlier requests come first
                 if not self._counts.is_head:
                     self.pipeline.popleft()
-                    self.cycle = self.pipeline[0][0] if self.pipeline else self._answered
+                    earlier = self.pipeline[0][0] if self.pipeline else self._answered
+                    assert earlier is not None
+                    self.cycle = earlier
                 self._postponed = error
                 return
             cycle.disconnected = True

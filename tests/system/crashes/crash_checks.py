@@ -239,6 +239,11 @@ def check_service(service: Any) -> None:
     assert remaining == set(), f"files of the {service.name}: {remaining}"
 
 
+def faults_in(log: str) -> list[str]:
+    """The lines of a service's log that report a fault of ours; a line that a kill cut in two reports none."""
+    return [line for line in log.splitlines() if '"message": "fault"' in line]
+
+
 def export(service: Any, folder: Path) -> Path:
     """The export of a service as a file."""
     status, output = command(service, "audit", "export")

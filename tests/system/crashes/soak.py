@@ -197,6 +197,8 @@ class Soak:
 
     def check(self) -> tuple[int, int]:
         """Everything that must hold; answers and exchanges."""
+        for service in (self.curator, *self.modelers):
+            assert checks.faults_in(service.log) == [], "a peer that is killed is no fault of ours"
         records = checks.records_of(self.curator)
         checks.check_service(self.curator)
         ours = reconciliation.read(checks.export(self.curator, self.folder))
