@@ -159,7 +159,8 @@ class ExportFile:
     def _parse(self, text: bytes, number: int | None = None) -> AuditEntry | Line:
         """Parse a line. Raises LogBroken; without a ``number`` the line was read before, and has changed."""
         try:
-            read: AuditEntry | Line = bodies.parse(text, AuditEntry if b'"seq"' in text else Line)
+            line = text.decode(errors="replace").encode()
+            read: AuditEntry | Line = bodies.parse(line, AuditEntry if b'"seq"' in line else Line)
             return read
         except Invalid:
             if number is None:
