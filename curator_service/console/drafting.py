@@ -20,8 +20,7 @@ STEPS = (
     ("features", "Features"),
     ("measurement", "Outcome"),
     ("release", "Release"),
-    ("answers", "Answers"),
-    ("budget", "Budget"),
+    ("answers", "Answers and limits"),
     ("review", "Review"),
 )
 NAMES = tuple(name for name, _ in STEPS)
@@ -30,8 +29,7 @@ _STEP_OF = {
     **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
     **dict.fromkeys(("measurement", "column_noise"), "measurement"),
     **dict.fromkeys(("release", "hide", "find", "groups", "rows_per_person"), "release"),
-    **dict.fromkeys(("answers", "privacy_unit"), "answers"),
-    **dict.fromkeys(("budget", "kernel", "reply_after_ms"), "budget"),
+    **dict.fromkeys(("answers", "outcomes", "privacy_unit", "budget", "kernel", "reply_after_ms"), "answers"),
 }
 ANSWERS_PER_ROW = 5
 """The number of answers about one row that a new study's suggested cap allows."""
@@ -64,6 +62,7 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     without |= {"features.*.hidden_change"} if of_groups or hides != "small" else set()
     without |= {"features.*.scale"} if not of_groups and hides not in ("small", "own") else set()
     without |= {"measurement.noise_variance"} if is_column else set()
+    without |= {"answers.centre", "answers.value_bound"}
     without |= set() if form.has("kernel") else {"kernel"}
     without |= set() if dataset.person_column is None else {"rows_per_person"}  # it is the dataset's
     body = form.read(wire.StudyCreate, without)
@@ -78,8 +77,18 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
         body["release"]["sensitivity"] = _sensitivity(form, body["features"])
         if body["release"].get("acknowledge_refuted") is False:
             form.wrong("release.acknowledge_refuted", "Needed: this release is not private")
-    if "budget" in steps:
+    if "answers" in steps:
+        if not of_groups and body["answers"]["mechanism"] != "none":
+            body["answers"] |= groups.answer_range(form)
         _check_queries(form)
+    return body
+
+
+def body_so_far(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
+    """The same while its step is filled in: the cap on measurements may still be open."""
+    body = body_of(form, dataset, upto)
+    if not form.get("budget.queries"):
+        form.errors.pop("budget.queries", None)
     return body
 
 
@@ -125,7 +134,8 @@ def _check_queries(form: Form) -> None:
 def derived(form: Form) -> dict[str, str]:
     """The inputs of what the page derives, by the path in the body."""
     is_column = (form.get("measurement.source") or "column") == "column"
-    names = {"measurement.noise_variance": "column_noise"} if is_column else {}
+    names = {"answers.centre": "outcomes.lower", "answers.value_bound": "outcomes.upper"}
+    names |= {"measurement.noise_variance": "column_noise"} if is_column else {}
     if groups.is_chosen(form):
         return names | groups.DERIVED
     return names | ({"release.sensitivity": "hide"} if form.get("hide") != "own" else {})
@@ -180,6 +190,8 @@ def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
     form.values.pop("measurement.shown", None)  # those of the spec, which may be none
     form.fill({**spec, **shown})
     form.values.pop("release.acknowledge_refuted", None)  # each time by its owner
+    if spec["answers"]["mechanism"] != "none":
+        form.fill({"outcomes": groups.ends(spec["answers"])})
     form.fill({"kernel": spec["kernel"] is not None, "budget.uncapped": spec["budget"]["queries"] is None})
     return form
 
@@ -223,30 +235,34 @@ def suggest(
             form.values[lower], form.values[upper] = ([end] for end in ranges[column])
     if step == "release":
         _suggest_release(form)
-    if step == "answers" and not form.get("answers.value_bound"):
-        y, ends = private_y(form, ranges), _ends(form, "measurement")
-        if y is None and form.get("measurement.source") in ("inbox", "webhook") and ends is not None:
-            y = _middle(*ends)
-        if y is not None:
-            form.values["answers.centre"], form.values["answers.value_bound"] = ([end] for end in y)
+    if step == "answers" and not form.get("outcomes.lower") and not form.get("outcomes.upper"):
+        if (y := private_y(form, ranges)) is not None:
+            form.values["outcomes.lower"], form.values["outcomes.upper"] = ([end] for end in y)
+        elif form.get("measurement.source") in ("inbox", "webhook"):
+            use_declared_range(form)
 
 
 def use_declared_range(form: Form) -> None:
     """Let answers cover the declared range of the outcome, which is public."""
-    if (ends := _ends(form, "measurement")) is not None:
-        form.values["answers.centre"], form.values["answers.value_bound"] = ([end] for end in _middle(*ends))
+    if _ends(form, "measurement") is not None:
+        for end in ("lower", "upper"):
+            form.values[f"outcomes.{end}"] = form.all(f"measurement.{end}")
+
+
+def use_answers(form: Form, epsilon: str) -> None:
+    """Take answers of this epsilon, or exact ones."""
+    if epsilon == "exact":
+        form.values["answers.mechanism"] = ["none"]
+        return
+    form.values["answers.epsilon"] = [epsilon]
+    if form.get("answers.mechanism") in ("", "none"):
+        form.values["answers.mechanism"] = ["auto"]
 
 
 def private_y(form: Form, ranges: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """Centre and value bound of a column of y that has private bounds; None for another y."""
-    if form.get("measurement.source") != "column" or form.get("measurement.column") not in ranges:
-        return None
-    return _middle(*map(float, ranges[form.get("measurement.column")]))
-
-
-def _middle(lower: float, upper: float) -> tuple[str, str]:
-    """Centre and half-width of a range, as a form takes them."""
-    return repr((lower + upper) / 2), repr((upper - lower) / 2)
+    """The range of a column of y that has private bounds; None for another y."""
+    is_column = form.get("measurement.source") == "column"
+    return ranges.get(form.get("measurement.column")) if is_column else None
 
 
 def row_cap(form: Form) -> str | None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from blindopt.errors import NotFound
-from curator_service.console import drafting, groups, private_bounds, studies
+from curator_service.console import drafting, figures, groups, private_bounds, studies
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import datasets, every
 from service_kit.console import ApiProblem, Form, Page, Pages, id_of
@@ -67,6 +67,9 @@ async def next_step(page: Page, form: Form) -> Response:
     target = go.removeprefix("to:") if go.startswith("to:") and go[3:] in NAMES else ""
     if go == "back":
         target = NAMES[max(0, NAMES.index(step) - 1)]
+    if go.startswith("use:"):
+        drafting.use_answers(form, go[4:])
+        go = "look"
     if go == "range":
         drafting.use_declared_range(form)
         return await _show(page, _fresh(form), "answers", dataset)
@@ -75,16 +78,16 @@ async def next_step(page: Page, form: Form) -> Response:
     if target and NAMES.index(target) <= NAMES.index(step):
         return await _show(page, _fresh(form), target, dataset)
     target = target or NAMES[min(NAMES.index(step) + 1, len(NAMES) - 1)]
-    last = "budget" if step == "review" else NAMES[NAMES.index(target) - 1]
+    last = "answers" if step == "review" else NAMES[NAMES.index(target) - 1]
     body = drafting.body_of(form, dataset, last)
     if not form.ok:
         return await _show(page, form.again(), _first_wrong(form, step), dataset)
     if go == "create":
         return await _create(page, form, dataset, body)
     shown: dict[str, Any] = {}
-    if last in ("release", "answers", "budget"):
+    if last in ("release", "answers"):
         try:
-            shown = await _effect(page, form, body, forecast=step == "release" and go == "look")
+            shown = await _effect(page, form, dataset, body, last, forecast=step in ("release", "answers"))
         except ApiProblem as problem:
             failed = form.failed(problem, drafting.derived(form), body)
             return await _show(page, failed, _first_wrong(failed, step), dataset)
@@ -95,32 +98,43 @@ async def next_step(page: Page, form: Form) -> Response:
 
 @pages.post("/studies/new/effect", roles=("owner",))
 async def effect(page: Page, form: Form) -> Response:
-    """What the release step promises and costs as it stands, as a part of the page: computed from public values."""
-    dataset = await _dataset(page, form)
-    body = drafting.body_of(form, dataset, "release") if dataset is not None else {}
+    """What a step promises, costs and finds as it stands, as a part of the page: computed from public values."""
+    dataset, step = await _dataset(page, form), "answers" if form.get("step") == "answers" else "release"
+    body = {} if dataset is None else drafting.body_so_far(form, dataset, step)
     context: dict[str, Any] = {"problem": next(iter(form.errors.values()), None), "checked": None, "live": True}
-    if form.ok:
+    if form.ok and dataset is not None:
         try:
-            context |= await _effect(page, form, body)
+            context |= await _effect(page, form, dataset, body, step)
         except ApiProblem as problem:
             context["problem"] = problem.in_words
-    return page.fragment("effect_part.html", **context)
+    return page.fragment("answers_part.html" if step == "answers" else "effect_part.html", **context)
 
 
-async def _effect(page: Page, form: Form, body: Body, *, forecast: bool = True) -> dict[str, Any]:
-    """The check of a draft, and its public forecast, which this starts if it is wanted."""
-    spec = {"answers": {"mechanism": "none"}} | await _sent(page, form, body)  # what is done to y is the next step's
+async def _effect(
+    page: Page, form: Form, dataset: wire.DatasetView, body: Body, step: str, *, forecast: bool = True
+) -> dict[str, Any]:
+    """The check of a draft, and its public forecast, which this starts if it is wanted.
+
+    Answers are exact until their step was reached. The forecast of that step is at levels of answers.
+    """
+    if step == "release" and form.get("reached") in NAMES[NAMES.index("answers") :]:
+        probe = replace(form, errors={}, problem=None)
+        whole = drafting.body_of(probe, dataset, "answers")
+        body = whole if probe.ok else body
+    spec = {"answers": {"mechanism": "none"}} | await _sent(page, form, body)
     made = None
     if forecast:
         with suppress(ApiProblem):  # such as of a dataset of one record, or of a release without noise
-            made = await page.api.ask("/v1/studies:forecast", wire.PublicForecast, spec)
+            made = await page.api.ask(
+                "/v1/studies:forecast", wire.PublicForecast, spec, of_answers="true" if step == "answers" else None
+            )
     # Second: what it says of a search reads the forecast, if that has ended.
     checked = protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, spec)
     if "answers" not in body:  # protection counts them: as they were typed, or will be suggested
         with suppress(ApiProblem):
             answered = drafting.answers_so_far(form) | await _sent(page, form, body)
             protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, answered)
-    return {"spec": spec, "checked": checked, "protected": protected, "forecast": made}
+    return {"spec": spec, "checked": checked, "protected": protected, "forecast": made, "gaps": figures.gaps(made)}
 
 
 async def _sent(page: Page, form: Form, body: Body) -> Body:
@@ -255,12 +269,19 @@ async def _show(
         context["datasets"] = [d for d in await datasets(page.api) if d.state == "active"]
     if step in ("release", "review"):
         context["mechanisms"] = (await page.api.read("/v1/meta", wire.CuratorMeta)).mechanisms
-    if dataset is not None and step == "release":
+    if dataset is not None and step in ("release", "answers"):
         context |= {"dial": drafting.DIAL, "forecast": context.get("forecast"), "live": False, "problem": None}
-        context["compared"] = await _compared(page, dataset, form.get("change"))
-    if dataset is not None and step in ("release", "answers", "budget", "review"):
+        context["gaps"] = context.get("gaps")
+    if dataset is not None and step == "answers" and "forecast" not in (shown or {}):
         probe = replace(form, errors={}, problem=None)
-        context["spec"] = await _sent(page, form, drafting.body_of(probe, dataset, "budget"))
+        body = drafting.body_so_far(probe, dataset, "answers")
+        with suppress(ApiProblem):
+            context |= await _effect(page, form, dataset, body, step) if probe.ok else {"checked": None}
+    if dataset is not None and step == "release":
+        context["compared"] = await _compared(page, dataset, form.get("change"))
+    if dataset is not None and step in ("release", "answers", "review"):
+        probe = replace(form, errors={}, problem=None)
+        context["spec"] = await _sent(page, form, drafting.body_of(probe, dataset, "answers"))
     if step == "review" and context["checked"] is None and dataset is not None and form.problem is None:
         context["checked"] = await page.api.ask("/v1/studies:check", wire.StudyCheck, context["spec"])
     context |= {"row_cap": drafting.row_cap(form), "of_groups": groups.is_chosen(form)}

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from blindopt import wire
 from curator_service.console.reading import real
 from service_kit.console.charts import Bar, Chart, Level, Points, Series, bars, line, scatter
 
@@ -11,8 +12,10 @@ _YARDSTICKS = ("identity", "random_rows")
 
 
 def regret(forecast: dict[str, Any]) -> Chart:
-    """Simple regret after the last query against epsilon, one line for each mechanism; yardsticks as levels."""
+    """The gap of the recommended record against epsilon, one line for each mechanism; yardsticks as levels."""
     points = forecast["points"]
+    if is_of_answers := forecast.get("spec", {}).get("answers") is not None:
+        points = [p | {"epsilon": p.get("answers_epsilon")} for p in points]
     names = list(dict.fromkeys(p["mechanism"] for p in points if p["epsilon"] is not None))
     series, of_groups = [], names == ["groups"]
     for name in names:
@@ -26,6 +29,7 @@ def regret(forecast: dict[str, Any]) -> Chart:
                 [band(p)[1] for p in own],
             )
         )
+    of = "a record in total" if of_groups else "answers" if is_of_answers else "the release"
     titles = {"identity": "without protection", "random_rows": "random candidates"}
     levels = [
         Level(p["regret"], titles[p["mechanism"]])
@@ -36,13 +40,24 @@ def regret(forecast: dict[str, Any]) -> Chart:
         "regret",
         "Quality of the search by epsilon",
         series,
-        x="epsilon of a record in total" if of_groups else "epsilon of the release",
+        x=f"epsilon of {of}",
         y=f"gap to the best {'group' if of_groups else 'record'} (standard deviations)",
         x_log=True,
         zero=True,
         levels=levels,
-        description=f"Mean simple regret after the last query against epsilon, with {_about(points)}. Lower is better.",
+        description=f"Mean gap of the recommended record against epsilon, with {_about(points)}. Lower is better.",
     )
+
+
+def gaps(forecast: wire.PublicForecast | None) -> dict[str, float]:
+    """The gap of the recommended record at each epsilon of answers of a forecast at levels of these.
+
+    ``exact``: with exact answers; ``best``: without noise in the release too; ``random``: records at random.
+    """
+    names = {"identity": "best", "random_rows": "random"}
+    points = [] if forecast is None else forecast.points
+    levels = {names.get(point.mechanism) or point.answers_epsilon or "exact": point.regret for point in points}
+    return levels | ({"exact": levels["best"]} if "best" in levels and "exact" not in levels else {})
 
 
 def band(point: dict[str, Any]) -> tuple[float, float]:

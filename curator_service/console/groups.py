@@ -75,13 +75,32 @@ def body_of(form: Form, dataset: wire.DatasetView, columns: Sequence[int], *, is
     counts, each = split(form)
     answers: Body = {"mechanism": "laplace", "epsilon": each, "value_bound": 1.0}
     if is_priced:
-        without = ("answers.epsilon", "answers.plays")
-        answers = {"epsilon": each} | form.read(wire.LaplaceAnswers, without, within="answers")
+        without = ("answers.epsilon", "answers.plays", "answers.centre", "answers.value_bound")
+        answers = {"epsilon": each} | form.read(wire.LaplaceAnswers, without, within="answers") | answer_range(form)
     cells, number, epsilon = _cells(form, columns, counts)
     if (least := form.integer("release.min_count", needed=False)) is None:
         least = suggested_count(epsilon, number, dataset.rows_per_person or 1)
     release = {"mechanism": MECHANISM, "epsilon": counts, "cells": cells, "min_count": least}
     return {"release": release, "answers": answers, "privacy_unit": "row"}
+
+
+def answer_range(form: Form) -> Body:
+    """Middle and half-width of the expected outcomes; faults are added to ``form.errors``."""
+    lower, upper = form.interval("outcomes.lower", "outcomes.upper", "the smallest one")
+    if lower is None or upper is None or not lower < upper:
+        return {"centre": 0.0, "value_bound": 1.0}
+    return {"centre": _rounded((lower + upper) / 2), "value_bound": _rounded((upper - lower) / 2)}
+
+
+def ends(answers: Mapping[str, Any]) -> Body:
+    """The inputs of the range of private ``answers``: ``answer_range`` makes the same answers of them again."""
+    centre, bound = answers["centre"], answers["value_bound"]
+    return {"lower": _rounded(centre - bound), "upper": _rounded(centre + bound)}
+
+
+def _rounded(number: float) -> float:
+    """Without the error of a sum in doubles."""
+    return float(f"{number:.12g}")
 
 
 def _cells(form: Form, columns: Sequence[int], counts: str) -> tuple[Body, int, str]:

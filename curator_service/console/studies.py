@@ -20,6 +20,8 @@ _WAIT_SECONDS = 2.0
 _under_way: set["asyncio.Task[str | None]"] = set()
 """Tasks of releases, one for each form: the event loop itself keeps no reference to a task."""
 _CHECKS_MAX = 100
+_FORECAST_SECONDS = 30
+"""How long the page of a draft waits for its forecast before it offers the release."""
 _CHECK_TRIES = 30
 _checks: dict[str, tuple[str, "asyncio.Task[dict[str, Any] | str]"]] = {}
 """By study, the digest of its draft and the check of it: a preview, or why there is none. It is in memory alone."""
@@ -122,16 +124,21 @@ def start_check(page: Page, view: dict[str, Any]) -> None:
     if study_id in _checks and _checks[study_id][0] == digest and not _checks[study_id][1].done():
         return
     _checks.pop(study_id, None)
-    _checks[study_id] = digest, asyncio.create_task(_check(page, study_id))
+    _checks[study_id] = digest, asyncio.create_task(_check(page, study_id, view["spec"]))
     for oldest in list(_checks)[:-_CHECKS_MAX]:
         del _checks[oldest]
 
 
-async def _check(page: Page, study_id: str) -> dict[str, Any] | str:
-    """The preview of a draft, once no other is under way; or why there is none."""
+async def _check(page: Page, study_id: str, spec: dict[str, Any]) -> dict[str, Any] | str:
+    """The preview of a draft, once no other is under way, or why there is none. Waits for its forecast."""
+    await _is_forecasting(page, spec)
     for _ in range(_CHECK_TRIES):
         try:
             report: dict[str, Any] = await page.api.post(f"/v1/studies/{study_id}:preview")
+            for _ in range(_FORECAST_SECONDS):
+                if not await _is_forecasting(page, spec):
+                    break
+                await asyncio.sleep(1)
             return report
         except ApiProblem as problem:
             if problem.status != 503:
@@ -142,6 +149,14 @@ async def _check(page: Page, study_id: str) -> dict[str, Any] | str:
     return "The draft was not checked: the service is busy, or its own log says why. Check it again."
 
 
+async def _is_forecasting(page: Page, spec: dict[str, Any]) -> bool:
+    """Whether the forecast of a draft is under way, which this starts unless it was made before."""
+    with suppress(ApiProblem):  # such as of a dataset of one record
+        made = await page.api.ask("/v1/studies:forecast", wire.PublicForecast, spec, of_answers="true")
+        return made.state == "running"
+    return False
+
+
 async def _draft(page: Page, view: dict[str, Any]) -> dict[str, Any]:
     """What is known of a draft: from public values, and by its check."""
     digest, task = _checks.get(view["id"], ("", None))
@@ -150,7 +165,9 @@ async def _draft(page: Page, view: dict[str, Any]) -> dict[str, Any]:
     checked, report = await _checked(page, view), ended if isinstance(ended, dict) else None
     cautions: dict[str, list[Any]] = {}
     for name in ("cautions", "record_cautions"):
-        listed = [caution for source in (checked, report) for caution in (source or {}).get(name, [])]
+        # Public ones are the same, but for a forecast that has ended since.
+        sources = [checked or report] if name == "cautions" else [checked, report]
+        listed = [caution for source in sources for caution in (source or {}).get(name, [])]
         cautions[name] = list({caution["message"]: caution for caution in listed}.values())
     return {
         "checked": checked,

@@ -19,11 +19,11 @@ PUBLISHED_LARGE = 0.01
 _HIGH = {"epsilon_large", "delta_large", "no_cap", "row_epsilon_large", "noise_hides_search", "groups_small"}
 _STEPS: dict[str, wire.DraftStep] = {
     "dataset_id": "data", "features": "features", "measurement": "measurement", "answers": "answers",
-    "privacy_unit": "answers", "budget": "budget",
+    "privacy_unit": "answers", "budget": "answers",
 }  # fmt: skip
 _WORDS: dict[wire.DraftStep, str] = {
     "data": "Use another dataset", "features": "Change the bounds", "measurement": "Change the outcome",
-    "release": "Change the release", "answers": "Change the answers", "budget": "Change the caps",
+    "release": "Change the release", "answers": "Change answers and limits",
 }  # fmt: skip
 
 

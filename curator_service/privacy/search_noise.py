@@ -13,7 +13,6 @@ from blindopt.gp.input_noise import correlations, declared_noise
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import (
     Caution,
-    CautionFix,
     ColumnMeasurement,
     Feature,
     ForecastPoint,
@@ -197,7 +196,6 @@ def of_answers(spec: StudyCreate, price: Price, points: Sequence[ForecastPoint])
             field="budget.queries" if law is None else "answers.epsilon",
             message=f"{' '.join(messages)} {advice}",
             level="high",
-            fix=CautionFix(step="answers", words="Change answers and limits"),
         )
     ]
 
@@ -234,8 +232,9 @@ def tool(spec: StudyCreate, value: float | None, cautions: Sequence[Caution], n:
     if value is not None and value < CHANCE:
         why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features."
         return Tool(name="not_useful", why=why, figures=figures)
-    for caution in (caution for caution in cautions if caution.code == "answers_hide_search"):
-        return Tool(name="not_useful", why=caution.message, figures=figures)
+    if any(caution.code == "answers_hide_search" for caution in cautions):
+        why = "The vendor would find no better record than chance. The caution about the answers says why."
+        return Tool(name="not_useful", why=why, figures=figures)
     why = "What the noise does to a search in so many features is unknown: make a forecast on a public sample."
     if value is not None:
         why = _of_rho(value)

@@ -61,8 +61,7 @@ def draft_for_people(olga):
     olga.press("Next")
     olga.fill("epsilon", "6")
     olga.press("Next")
-    olga.tick("Not at all")
-    olga.press("Next")
+    olga.tick("Exactly")
     olga.fill("How many measurements", "20")
     olga.page.get_by_role("button", name="Next").first.click()
 

@@ -83,8 +83,7 @@ def by_hand(scripts=True):
             "built": True,
         },
         "Release": {"epsilon": "6", "area_m2: hide a change of": "22", "built: hide a change of": "12.5"},
-        "Answers": {"Not at all": True},
-        "Budget": {"How many measurements may the vendor query in total?": "100", **KERNEL},
+        "Answers": {"Exactly": True, "How many measurements may the vendor query in total?": "100", **KERNEL},
     }
 
 

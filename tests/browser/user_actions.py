@@ -66,8 +66,8 @@ def draft(person: Visitor, dataset: str, steps: Mapping[str, Fields], look: Call
     person.open(f"/console/studies/new?dataset={dataset}")
     for name, fields in steps.items():
         person.page.locator("[aria-current=step]", has_text=name).wait_for()
-        if name == "Budget":
-            person.page.get_by_text("More: kernel and timing").click()
+        if name == "Answers":
+            person.page.get_by_text("More: ").click()
         fill(person, fields)
         look(name)
         person.press("Next")

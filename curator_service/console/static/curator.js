@@ -70,7 +70,7 @@ addEventListener("pageshow", () => document.querySelectorAll("form.sent").forEac
 // The privacy dial: what it means is drawn again at each move.
 const dial = document.querySelector(".dial");
 if (dial) {
-  const form = dial.closest("form"), range = dial.querySelector("input"), field = form.elements["release.epsilon"];
+  const form = dial.closest("form"), range = dial.querySelector("input"), field = form.elements[dial.dataset.field ?? "release.epsilon"];
   const part = document.querySelector("#effect [data-part]"), said = document.getElementById("effect-said");
   const steps = dial.dataset.steps.split(",").map(Number);
   let waiting, newest = 0;

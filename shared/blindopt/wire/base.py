@@ -94,7 +94,7 @@ GuaranteeKind = Literal["worst_case", "prior_average", "none"]
 
 
 CautionLevel = Literal["note", "high"]
-DraftStep = Literal["data", "features", "measurement", "release", "answers", "budget"]
+DraftStep = Literal["data", "features", "measurement", "release", "answers"]
 
 
 class CautionFix(Reply):

@@ -104,8 +104,11 @@ class Api:
         reply = await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})
         return reply.json if reply.body else None
 
-    async def ask(self, path: str, model: type[M], body: object = None, *, key: str | None = None) -> M:
-        return (await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})).parse(model)
+    async def ask(
+        self, path: str, model: type[M], body: object = None, *, key: str | None = None, **query: object
+    ) -> M:
+        headers = {"content-type": _JSON}
+        return (await self.send("POST", path, query=query, body=_json(body), key=key, headers=headers)).parse(model)
 
     async def put(self, path: str, body: object, *, key: str) -> Any:
         return (await self.send("PUT", path, body=_json(body), key=key, headers={"content-type": _JSON})).json

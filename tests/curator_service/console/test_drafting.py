@@ -34,7 +34,7 @@ def test_the_cap_of_a_row_leaves_room_for_the_release_and_five_answers(fields, c
 def test_the_cap_on_measurements_is_decided_on_and_never_filled_in():
     """Found by hand: 100 stood in the box, a run takes 55, and the second run died."""
     form = Form.blank(**ANSWERED | {"release.epsilon": "2"})
-    suggest(form, "budget")
+    suggest(form, "answers")
     assert not [name for name in form.values if name.startswith("budget")]
     budgets = [
         ({}, None, True),
@@ -44,7 +44,7 @@ def test_the_cap_on_measurements_is_decided_on_and_never_filled_in():
     ]
     for typed, queries, is_wrong in budgets:
         form = Form.blank(**STATED | typed | {"answers.mechanism": "none"})
-        body = body_of(form, DATASET, "budget")
+        body = body_of(form, DATASET, "answers")
         assert ("budget.queries" in form.errors, is_wrong or body["budget"]["queries"] == queries) == (is_wrong, True)
 
 
@@ -197,14 +197,14 @@ def test_columns_made_from_categories_have_public_bounds():
 GROUPS = STATED | {
     "find": "groups", "groups.epsilon": "1", "groups.again": "1",
     "release.cells.parts.0": "20", "release.cells.parts.1": "10",
-    "answers.centre": "5", "answers.value_bound": "2", "budget.queries": "50",
+    "outcomes.lower": "3", "outcomes.upper": "7", "budget.queries": "50",
     "features.0.hidden_change": "3", "features.1.scale": "2", "privacy_unit": "answer",
 }  # fmt: skip
 
 
 def test_one_epsilon_of_a_study_of_groups_is_halved_and_the_cap_on_a_record_is_all_of_it():
     form = Form.blank(**GROUPS)
-    body = body_of(form, DATASET, "budget")
+    body = body_of(form, DATASET, "answers")
     assert form.ok, form.errors
     assert body["release"] == {
         "mechanism": "groups",
@@ -226,16 +226,16 @@ def test_one_epsilon_of_a_study_of_groups_is_halved_and_the_cap_on_a_record_is_a
     ],
 )
 def test_epsilon_is_divided_as_it_was_chosen(typed, expected):
-    body = body_of(Form.blank(**GROUPS | typed), DATASET, "budget")
+    body = body_of(Form.blank(**GROUPS | typed), DATASET, "answers")
     assert (body["release"]["epsilon"], body["answers"]["epsilon"]) == expected
 
 
 def test_centres_take_the_place_of_parts():
     form = Form.blank(**GROUPS | {"release.cells.kind": "centres", "release.cells.centres": "60; 1,5\n\n70;0,5\n"})
-    body = body_of(form, DATASET, "budget")
+    body = body_of(form, DATASET, "answers")
     assert body["release"]["cells"] == {"kind": "centres", "centres": [[60.0, 1.5], [70.0, 0.5]]}
     wrong = Form.blank(**GROUPS | {"release.cells.kind": "centres", "release.cells.centres": "60; 1.5\n70; here"})
-    body_of(wrong, DATASET, "budget")
+    body_of(wrong, DATASET, "answers")
     assert wrong.errors["release.cells.centres"].startswith("Line 2")
 
 
@@ -243,7 +243,7 @@ def test_centres_from_the_records_have_their_share():
     form = Form.blank(
         **GROUPS | {"release.cells.kind": "private", "release.cells.number": "50", "groups.centre_share": "0.3"}
     )
-    body = body_of(form, DATASET, "budget")
+    body = body_of(form, DATASET, "answers")
     assert body["release"] == {
         "mechanism": "groups",
         "epsilon": "0.5",
@@ -275,7 +275,7 @@ def test_centres_from_the_records_have_their_share():
 )
 def test_what_is_wrong_with_groups_is_said_at_its_field(typed, field):
     form = Form.blank(**GROUPS | typed)
-    body_of(form, DATASET, "budget")
+    body_of(form, DATASET, "answers")
     assert list(form.errors) == [field]
 
 
@@ -293,13 +293,13 @@ def test_a_study_whose_y_is_no_column_is_not_one_of_groups():
         ("budget.epsilon_per_row", "groups.epsilon"),
         ("release.cells.parts", "release.cells.parts.0"),
         ("release.min_count", "release.min_count"),
-        ("answers.value_bound", "answers.value_bound"),
+        ("answers.value_bound", "outcomes.upper"),
         ("measurement.noise_variance", "column_noise"),
     ],
 )
 def test_errors_of_the_api_about_groups_stand_at_their_fields(where, field):
     form = Form.blank(**GROUPS)
-    assert input_of(where, body_of(form, DATASET, "budget"), derived(form)) == field
+    assert input_of(where, body_of(form, DATASET, "answers"), derived(form)) == field
 
 
 # --- a stored study -------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_the_form_of_a_stored_study_makes_that_study_again(changes):
     if changes.get("release", {}).get("mechanism") == "po_gp_ucb":  # each time by its owner
         assert not form.has("release.acknowledge_refuted")
         form.fill({"release.acknowledge_refuted": True})
-    body = sent(body_of(form, DATASET, "budget"))
+    body = sent(body_of(form, DATASET, "answers"))
     assert form.errors == {}
     remade = wire.StudyCreate.model_validate_json(json.dumps(body))
     by_column = sorted(study.features, key=lambda feature: feature.column)  # the order of the dataset

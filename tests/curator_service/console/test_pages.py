@@ -47,15 +47,17 @@ STEPS = {
     },
     "column": {"measurement.source": "column", "measurement.column": "y"},
     "release": {"release.epsilon": "4", "release.delta": ""},
-    "answers": {"answers.epsilon": "0.5", "answers.centre": "100", "answers.value_bound": "100"},
-    "budget": {"budget.epsilon_per_row": "6", "budget.queries": "50"},
+    "answers": {
+        "answers.epsilon": "0.5", "outcomes.lower": "0", "outcomes.upper": "200",
+        "budget.epsilon_per_row": "6", "budget.queries": "50",
+    },
 }  # fmt: skip
 
 
 def _draft(owner, dataset, source):
     """Walk all steps; the page of the review is open then."""
     owner.get(f"/studies/new?dataset={dataset}")
-    for step in ("data", "features", source, "release", "answers", "budget"):
+    for step in ("data", "features", source, "release", "answers"):
         owner.submit("/studies/new", go="next", **STEPS[step])
         assert owner.status == 200, (step, owner.shown[-600:])
 
@@ -411,13 +413,15 @@ WITHOUT_INPUT = {
     "features.*.scale": "an input where a stored study states it",
     "release.cells.epsilon": "a share of the release's",
     "release_of": "the button of a released study sets it",
+    "answers.centre": "the middle of the expected range",
+    "answers.value_bound": "half of the expected range",
 }
 
 
 def test_every_field_of_a_study_has_an_input_on_one_of_its_steps(owner, dataset):
     owner.get(f"/studies/new?dataset={dataset}")
     names = inputs_of(owner.text)
-    for step in ("data", "features", "column", "release", "answers", "budget"):
+    for step in ("data", "features", "column", "release", "answers"):
         owner.submit("/studies/new", go="next", **STEPS[step])
         carried = re.sub(r'<input type="hidden"[^>]*>', "", owner.text)
         names |= inputs_of(carried)
@@ -486,8 +490,8 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
 
         owner.get(f"/studies/new?change={identity}")
         late = owner.text
-        for step in ("data", "features", "column", "release", "answers", "budget"):
-            more = {"budget.queries": "7"} if step == "budget" else {}
+        for step in ("data", "features", "column", "release", "answers"):
+            more = {"budget.queries": "7"} if step == "answers" else {}
             owner.submit("/studies/new", go="next", **STEPS[step] | more)
         owner.submit("/studies/new", go="create")
         assert api.study(identity).view.spec.budget == wire.Budget(epsilon_per_row="6", queries=7)
@@ -533,7 +537,7 @@ def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, data
 
 
 def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_to_its_step(owner, dataset, service):
-    """Found by hand: step numbers were no links, and six times Next led to the budget."""
+    """Found by hand: step numbers were no links, and six times Next led to the caps."""
 
     def shown():
         return re.search(r'class="current" aria-current="step">(\w+)', owner.text)[1]
@@ -543,19 +547,19 @@ def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_t
     assert {"Change features", "Change caps"} <= set(re.findall(r'aria-label="(Change \w+)"', owner.text))
     owner.submit("/studies/new", go="to:features")
     assert (owner.status, shown()) == (200, "Features")
-    owner.submit("/studies/new", go="to:budget", **{"features.0.lower": "1"})
-    assert (owner.status, shown()) == (200, "Budget")
+    owner.submit("/studies/new", go="to:answers", **{"features.0.lower": "1"})
+    assert (owner.status, shown()) == (200, "Answers")
     owner.submit("/studies/new", go="to:features", **{"budget.queries": ""})
     assert (owner.status, shown()) == (200, "Features")  # what is wrong there is said when going on
     assert owner.form("/studies/new")["features.0.lower"] == "1"
     owner.submit("/studies/new", go="to:review")
-    assert (owner.status, shown()) == (422, "Budget")
+    assert (owner.status, shown()) == (422, "Answers")
     assert "How many measurements may the vendor query in total?" in owner.shown
     owner.submit("/studies/new", go="next", **{"budget.queries": "50"})
     owner.submit("/studies/new", go="create")
     identity = owner.path.rpartition("/")[2]
-    owner.get(f"/studies/new?change={identity}&step=budget")
-    assert (owner.status, shown()) == (200, "Budget")
+    owner.get(f"/studies/new?change={identity}&step=answers")
+    assert (owner.status, shown()) == (200, "Answers")
     owner.submit("/studies/new", go="to:review", **{"budget.queries": "60"})
     owner.submit("/studies/new", go="create")
     with service.http() as api:
@@ -1015,7 +1019,7 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
     faults, buttons = console_errors.drive(owner, entries, ids, garbage, more)
     assert faults == {}
     assert buttons == BUTTONS  # a new form is driven, or said to be a button
-    for step in ("features", "column", "release", "answers", "budget"):
+    for step in ("features", "column", "release", "answers"):
         owner.get(f"/studies/new?dataset={dataset}")
         for before in ("data", "features", "column", "release", "answers"):
             if before == step:

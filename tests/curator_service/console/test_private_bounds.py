@@ -47,9 +47,9 @@ def test_bounds_are_found_shown_charged_and_offered_to_a_study(owner, dataset):
     owner.submit("/studies/new", go="next", **{"measurement.source": "column", "measurement.column": "y"})
     owner.submit("/studies/new", go="next", **{"release.epsilon": "2"})
     form = owner.form("/studies/new")
-    lower, upper = (float(form["answers.centre"]) + s * float(form["answers.value_bound"]) for s in (-1, 1))
+    lower, upper = float(form["outcomes.lower"]), float(form["outcomes.upper"])
     assert 0 <= lower < 3 < 9 < upper <= 20
-    assert owner.shown.count("Found privately: ") == 2
+    assert owner.shown.count("Found privately: ") == 1
 
 
 def test_what_is_wrong_with_a_request_is_said_beside_its_field_and_costs_nothing(owner, dataset):
@@ -89,13 +89,13 @@ def test_a_draft_takes_found_bounds_where_nothing_was_typed():
     assert "features.2.lower" not in form.values
 
 
-def test_centre_and_bound_of_y_follow_from_its_found_bounds():
+def test_the_range_of_y_follows_from_its_found_bounds():
     form = Form.blank(measurement={"source": "column", "column": "y"})
-    assert private_y(form, RANGES) == ("6.5", "5.5")
+    assert private_y(form, RANGES) == ("1", "12")
     suggest(form, "answers", [], RANGES)
-    assert (form.get("answers.centre"), form.get("answers.value_bound")) == ("6.5", "5.5")
+    assert (form.get("outcomes.lower"), form.get("outcomes.upper")) == ("1", "12")
     for other in ({"source": "inbox", "column": "y"}, {"source": "column", "column": "z"}):
         assert private_y(Form.blank(measurement=other), RANGES) is None
-    typed = Form.blank(measurement={"source": "column", "column": "y"}, answers={"value_bound": "3"})
+    typed = Form.blank(measurement={"source": "column", "column": "y"}, outcomes={"upper": "3"})
     suggest(typed, "answers", [], RANGES)
-    assert typed.get("answers.value_bound") == "3"
+    assert (typed.get("outcomes.lower"), typed.get("outcomes.upper")) == ("", "3")

@@ -341,9 +341,9 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     owner.submit("/studies/new", go="look", **chosen | {"groups.again": "2"})
     assert "50 answers about 50 groups use epsilon 0.75 of a record in total" in owner.shown
     owner.submit("/studies/new", go="next", **chosen | {"groups.again": "1", "release.min_count": "1"})
-    owner.submit("/studies/new", go="next", **{"answers.value_bound": "3", "answers.centre": "2"})
+    typed = {"outcomes.lower": "-1", "outcomes.upper": "5", "budget.queries": "9"}
+    owner.submit("/studies/new", go="next", **typed)
     assert api.account(dataset.id).epsilon == "0"
-    owner.submit("/studies/new", go="next", **{"budget.queries": "9"})
     assert "1 equal parts, with 1 records or more" in owner.shown
     owner.submit("/studies/new", go="create")
     study = owner.path.rpartition("/")[2]
@@ -379,6 +379,10 @@ def test_a_draft_of_private_centres_takes_the_epsilon_of_a_forecast_and_keeps_it
 
 def test_the_chart_of_a_forecast_of_groups_has_the_epsilon_of_a_record_in_all():
     point = {"regret": 0.2, "low": 0.1, "high": 0.3, "by_lengthscale": []}
-    for name, said in (("groups", "epsilon of a record in total"), ("auto", "epsilon of the release")):
-        chart = figures.regret({"points": [point | {"mechanism": name, "epsilon": "1"}]})
-        assert said in chart.svg
+    for name, spec, said in (
+        ("groups", {}, "epsilon of a record in total"),
+        ("auto", {"answers": None}, "epsilon of the release"),
+        ("auto", {"answers": ["4"]}, "epsilon of answers"),
+    ):
+        levels = {"mechanism": name, "epsilon": "1", "answers_epsilon": "4"}
+        assert said in figures.regret({"points": [point | levels], "spec": spec}).svg

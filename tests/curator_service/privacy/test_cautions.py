@@ -50,7 +50,7 @@ def test_each_caution_names_the_step_that_mends_it_and_only_what_promises_next_t
         ("epsilon_large", "high", "release"),
         ("delta_large", "high", "release"),
         ("exact_answers", "note", "answers"),  # the verdict of a check is high already
-        ("no_cap", "high", "budget"),
+        ("no_cap", "high", "answers"),
     }
 
 

@@ -191,7 +191,9 @@ def test_answers_that_are_worth_fewer_than_five_exact_ones_hide_the_search(epsil
     """The default: one bit of size 2.164 B at epsilon 1, so N answers are worth N / 19.73; at 4, N / 1.966."""
     spec = by_people(wire.AutoAnswers(epsilon=epsilon, value_bound=8.5), queries)
     cautions = search_noise.of_answers(spec, accounting.price(spec), ())
-    assert [(c.code, c.level, c.fix.step) for c in cautions] == [("answers_hide_search", "high", "answers")] * hides
+    assert [(c.code, c.level, c.field) for c in cautions] == [
+        ("answers_hide_search", "high", "answers.epsilon")
+    ] * hides
 
 
 def test_a_forecast_that_is_no_better_than_chance_hides_the_search_with_exact_answers_too():
