@@ -1,6 +1,8 @@
 """Privacy reports: a page to print, and the signed file."""
 
+import base64
 import json
+from hashlib import sha256
 
 from starlette.responses import Response
 
@@ -22,9 +24,13 @@ async def of_dataset(page: Page, form: Form) -> Response:
 
 async def _report(page: Page, form: Form, where: str, listing: str) -> Response:
     signed = await page.api.post(f"/v1{where}:report")
-    if form.get("as") == "json":
-        name = file_name(f"privacy-report-{where.rpartition('/')[2]}")
-        headers = {"content-disposition": f'attachment; filename="{name}.json"'}
-        return Response(json.dumps(signed, indent=2), media_type="application/json", headers=headers)
-    trail = [(listing, f"/{listing.lower()}")]
-    return page.show("privacy_report.html", title="Privacy report", trail=trail, where=where, signed=signed)
+    content = json.dumps(signed, indent=2).encode()  # the page and the file are of one report: attacks draw anew
+    return page.show(
+        "privacy_report.html",
+        title="Privacy report",
+        trail=[(listing, f"/{listing.lower()}")],
+        signed=signed,
+        name=file_name("privacy-report-" + where.rpartition("/")[2]) + ".json",
+        digest=sha256(content).hexdigest(),
+        download="data:application/json;base64," + base64.b64encode(content).decode(),
+    )

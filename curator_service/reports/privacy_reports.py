@@ -1,5 +1,6 @@
 """Privacy reports: what was promised, accepted and used, and attacks on the real release; signed by the curator."""
 
+from math import ceil
 from typing import Any
 
 from blindopt import wire
@@ -11,7 +12,8 @@ from curator_service.budget.views import DatasetAccounts
 from curator_service.datasets.record_texts import reading_of
 from curator_service.datasets.records import withheld_records
 from curator_service.privacy import accounting, cautions
-from curator_service.privacy.guarantees import neighbours, unit_of_privacy
+from curator_service.privacy.guarantees import neighbours, surest, unit_of_privacy
+from curator_service.privacy.prices import is_groups
 from curator_service.releases.attack_preview import Preview, Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
@@ -96,11 +98,12 @@ class PrivacyReports:
         gaps = _gaps(dataset)
         price = accounting.price(spec, current.claimed)
         preview = self._attacked(view) if attacked else _not_tried(_NOT_IN_DATASETS)
-        worst = self._overviews.account(study_id).row_epsilon
+        worst, spent = self._overviews.account(study_id).row_epsilon, self._accounts.accounting(study_id, None)
         return wire.ReportedStudy(
             id=study_id,
             name=spec.name,
             verdict=_of_study(view, current.status, worst, preview.verdict, is_public=bool(dataset.public)),
+            summary=[] if view.opened_at is None else _summary(spec, current.status, worst, spent, preview.verdict),
             processing=spec.processing,
             state=view.state,
             created_at=view.created_at,
@@ -118,7 +121,7 @@ class PrivacyReports:
             budget=spec.budget,
             price=price,
             worst_epsilon=worst,
-            spent=self._accounts.accounting(study_id, None),
+            spent=spent,
             cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=bool(dataset.public))
             if view.report is None
             else view.report.cautions,
@@ -172,6 +175,31 @@ def _of_study(
     limit = f", and may use at most {min(caps, key=wire.amount)}" if caps else ", without a cap"
     unit = "person" if spec.person_column else "record"
     return f"Protected: the {unit} that has used most has used epsilon {worst}{limit}.{risk}"
+
+
+def _summary(
+    spec: wire.StudyCreate,
+    status: wire.Status,
+    worst: str | None,
+    spent: wire.Accounting,
+    attacked: wire.Verdict | None,
+) -> list[str]:
+    """What attacks found, how many records were asked about, and what one of them has used and reveals at most."""
+    counts = [(row.answers, row.rows) for row in spent.rows if row.answers]
+    asked_about, most = sum(rows for _, rows in counts), max((answers for answers, _ in counts), default=0)
+    often = {0: "", 1: ", each once"}.get(most, f", one of them {most:,} times")
+    unit = "person" if spec.person_column else "record"
+    sentences = [] if attacked is None else [attacked.sentence]
+    of_all = f"{asked_about:,} of {sum(row.rows for row in spent.rows):,} {'groups' if is_groups(spec) else 'records'}"
+    sentences.append(f"{of_all} were asked about{often}.")
+    if worst is None:
+        return [*sentences, f"Epsilon does not bound what the vendor learned of a {unit}."]
+    sentences.append(f"One {unit} has used epsilon {worst} at most.")
+    if status == "sound":
+        sure = ceil(1_000 * surest(wire.amount(worst))) / 10
+        hidden = "" if is_groups(spec) else ", for changes that are hidden; larger changes are protected less"
+        sentences.append(f"Someone undecided (50/50) about a {unit} becomes at most {sure:g} % sure{hidden}.")
+    return sentences
 
 
 _NOT_IN_DATASETS = "Not tried: a report of one study has attacks on its release."

@@ -1,5 +1,6 @@
-"""The privacy report as a data protection officer gets it: on one page of paper, the verdict first."""
+"""The privacy report of a data protection officer: the first page of paper has the verdict and the signature."""
 
+import json
 import re
 
 import pytest
@@ -34,7 +35,7 @@ def services(make_service, tmp_path_factory):
         yield services
 
 
-def test_the_report_of_the_smallest_study_prints_on_one_page_and_begins_with_its_verdict(services, browser):
+def test_the_first_page_of_a_report_has_its_verdict_and_the_whole_signature(services, browser):
     with Owner(services.curator.url, services.curator.token, timeout_s=120) as owner:
         dataset = owner.register("patients", CSV).id
         study = owner.create_study(wire.StudyCreate(**SMALLEST, dataset_id=dataset)).id
@@ -47,9 +48,17 @@ def test_the_report_of_the_smallest_study_prints_on_one_page_and_begins_with_its
     shown = page.locator("main").inner_text()
     assert page.locator(".report p").first.inner_text().startswith("Protected: the record that has used most has used")
     assert all(text in shown for text in STATED.values())
-    printed = page.pdf(prefer_css_page_size=True)
-    assert len(PAGE.findall(printed)) == 1
-    visitor.shoot("report")
-    page.locator(".report").evaluate("whole => whole.append(...whole.cloneNode(true).children)")
-    assert len(PAGE.findall(page.pdf(prefer_css_page_size=True))) == 2  # the control
+    visitor.look("report")
+    with page.expect_download() as downloading:
+        page.get_by_role("link", name="Download the signed file").click()
+    signed = json.loads(downloading.value.path().read_bytes())
+    assert all(sentence in shown for sentence in signed["report"]["studies"][0]["summary"])
+    pages = len(PAGE.findall(page.pdf(prefer_css_page_size=True)))
+    page.locator(".report .whole").evaluate("whole => whole.remove()")
+    first = page.locator("main").inner_text()
+    for text in (signed["report"]["verdict"], signed["report"]["log_key"], *signed["signature"].split()):
+        assert text in first
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # keys wrap
+    assert (pages > 1, len(PAGE.findall(page.pdf(prefer_css_page_size=True)))) == (True, 1)
     visitor.close()

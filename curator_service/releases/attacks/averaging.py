@@ -33,7 +33,7 @@ def attack(spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator)
     Where y is not measured yet (None), values are drawn uniformly from the range that answers are clipped to, and each
     is the same every time that it is measured.
 
-    The error is in units of C where answers are private. All draws are thrown away. Without a cap it is what no number
+    The error is in units of the outcome. All draws are thrown away. Without a cap it is what no number
     of answers takes away: 0, but for values outside of the range. None where the caps allow no answer at all.
     """
     k = answers_about_a_row(spec)
@@ -46,11 +46,8 @@ def attack(spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator)
         truths = np.asarray(outcomes)[rng.integers(len(outcomes), size=rows)]
     errors, sentence = _unlimited(spec, truths, rng) if k is None else _limited(spec, truths, k, rng)
     if outcomes is None and not is_exact(spec):
-        sentence += " (Tried on outcomes spread evenly over the range: none is measured yet.)"
+        sentence += " (Tried on values spread evenly over the range, not on measured ones.)"
     error, low, high = median_interval(errors)
-    unit = "error of the outcome, in its own unit"
-    if not isinstance(spec.answers, NoAnswerNoise):
-        unit = "error of the outcome, in units of C"
     return Finding(
         attack="averaging",
         figure=error,
@@ -59,16 +56,16 @@ def attack(spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator)
         confidence=1 - ALPHA,
         success=_success(error, _blind_error(spec, truths)),
         blind=0.0,
-        unit=unit,
+        unit=f"error of the outcome, in {_unit(spec) or 'its own unit'}",
         sentence=sentence,
     )
 
 
 def _blind_error(spec: StudyCreate, truths: Vector) -> float:
-    """Median error of a guess without answers, in the unit of the figure: the middle of the range, or the median."""
+    """Median error of a guess without answers: the middle of the range, or the median."""
     if isinstance(spec.answers, NoAnswerNoise):
         return float(np.median(np.abs(truths - np.median(truths))))
-    return float(np.median(np.abs(truths - spec.answers.centre))) / spec.answers.bound
+    return float(np.median(np.abs(truths - spec.answers.centre)))
 
 
 def _success(error: float, blind: float) -> float:
@@ -129,34 +126,26 @@ def _limited(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator
             errors,
             f"{question} knows its outcome to within {np.median(errors):.2g} in the median, without a finite epsilon.",
         )
-    bound, cost = spec.answers.bound, _cost(spec, k)
+    cost = _cost(spec, k)
     guesses = np.abs(truths - spec.answers.centre)
     if np.median(guesses) <= np.median(errors):  # the middle of the range is public
-        off = _percent(float(np.median(guesses)) / bound)
-        return (
-            guesses / bound,
-            f"{question}{cost}, does no better than by guessing the middle, {off} of C off in the median.",
-        )
-    off = _percent(float(np.median(errors)) / bound)
-    return errors / bound, f"{question}{cost}, knows its outcome to within {off} of C in the median."
+        off = _off(spec, guesses)
+        return guesses, f"{question}{cost}, does no better than by guessing the middle, {off} off in the median."
+    return errors, f"{question}{cost}, knows its outcome to within {_off(spec, errors)} in the median."
 
 
 def _unlimited(spec: StudyCreate, truths: Vector, rng: np.random.Generator) -> tuple[Vector, str]:
     """Errors (m,) that no number of answers takes away, and the sentence."""
-    example = np.median(np.abs(means_of(spec, truths, _EXAMPLE, rng) - truths))
+    off = _off(spec, np.abs(means_of(spec, truths, _EXAMPLE, rng) - truths))
     start = f"A vendor that queries one record {ENDLESS}."
     if isinstance(spec.answers, NoAnswerNoise):
-        off = f"{example:.2g}"
         sentence = (
             f"{start} {_EXAMPLE:,} answers reveal its outcome to within {off} in the median, at no finite epsilon."
         )
         return np.zeros(len(truths)), sentence
     centre, bound = spec.answers.centre, spec.answers.bound
-    off = _percent(float(example) / bound)
-    sentence = (
-        f"{start} {_EXAMPLE:,} answers{_cost(spec, _EXAMPLE)}, reveal its outcome to within {off} of C in the median."
-    )
-    return np.maximum(np.abs(truths - centre) - bound, 0) / bound, sentence
+    sentence = f"{start} {_EXAMPLE:,} answers{_cost(spec, _EXAMPLE)}, reveal its outcome to within {off} in the median."
+    return np.maximum(np.abs(truths - centre) - bound, 0), sentence
 
 
 def means_of(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) -> Vector:
@@ -201,5 +190,9 @@ def _even_outcomes(spec: StudyCreate, rows: int, rng: np.random.Generator) -> Ve
     return spec.answers.centre + spec.answers.bound * spread
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+def _unit(spec: StudyCreate) -> str:
+    return getattr(spec.measurement, "unit", None) or ""
+
+
+def _off(spec: StudyCreate, errors: Vector) -> str:
+    return f"{np.median(errors):.2g} {_unit(spec)}".rstrip()

@@ -191,6 +191,7 @@ class ReportedStudy(Reply):
     id: str = Field(description="std_...")
     name: str = Field(description="Name of the study.")
     verdict: str = Field("", description="The state of its privacy, in one line.")
+    summary: list[str] = Field(default_factory=list, description="What was asked about and used so far, in sentences.")
     processing: Processing = Field(
         default_factory=Processing,
         description="Purpose, recipient, period and person responsible, as its owner states.",

@@ -1,6 +1,8 @@
 """The curator's pages, as a browser without JavaScript meets them."""
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import re
@@ -902,11 +904,14 @@ def test_a_privacy_report_is_a_page_to_print_and_a_signed_file(people, study):
     owner.get(f"/studies/{study[0]}")
     owner.submit(f"/studies/{study[0]}:report")
     assert owner.status == 200
-    for text in ("What is promised", "Attacks on the release", "Key of the curator"):
+    for text in ("What is promised", "Attacks on the release", "by the key of the curator"):
         assert text in owner.shown
-    owner.submit(f"/studies/{study[0]}:report", **{"as": "json"})
-    signed = wire.SignedPrivacyReport.model_validate_json(owner.text)
-    assert signed.report.studies[0].id == study[0]
+    file = base64.b64decode(re.search(r'href="data:application/json;base64,([^"]+)"', owner.text)[1])
+    assert hashlib.sha256(file).hexdigest() in owner.shown
+    (reported,) = wire.SignedPrivacyReport.model_validate_json(file).report.studies
+    assert reported.id == study[0]
+    assert [finding.sentence for finding in reported.attacks if finding.sentence not in owner.shown] == []
+    assert [sentence for sentence in reported.summary if sentence not in owner.shown] == []
 
 
 @pytest.mark.parametrize(("delta", "shown"), [("", False), ("1e-6", True)])

@@ -69,6 +69,21 @@ def test_it_says_what_was_promised_accepted_and_spent(signed, curator):
     assert "moves" in study["relation"] or "move" in study["relation"]
 
 
+def test_its_summary_counts_what_was_asked_about_and_bounds_what_one_record_reveals(signed):
+    """The record that was asked about twice has used epsilon 13; 1 / (1 + e^-13) is above 99.9 %, so it rounds up."""
+    (study,) = signed["report"]["studies"]
+    attacked, *counted = study["summary"]
+    assert " risk: " in attacked
+    assert counted == [
+        "2 of 40 records were asked about, one of them 2 times.",
+        "One record has used epsilon 13 at most.",
+        (
+            "Someone undecided (50/50) about a record becomes at most 100 % sure, for changes that are hidden; larger "
+            "changes are protected less."
+        ),
+    ]
+
+
 def test_no_value_of_a_record_is_in_it_but_what_attacks_found(curator):
     whole = curator.call("owner", "POST", f"/v1/datasets/{curator.dataset}:report")
     assert [study["attacks"] for study in whole["report"]["studies"]] == [[]]

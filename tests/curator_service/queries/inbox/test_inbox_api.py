@@ -404,7 +404,7 @@ def test_a_draft_that_cannot_be_measured_is_refused_with_its_field(owner, datase
     assert any(sentence.startswith("Measuring:") for sentence in draft.not_protected)
     report = owner.preview(draft.id)
     assert [finding.attack for finding in report.attacks][-1] == "averaging"
-    assert "none is measured yet" in report.attacks[-1].sentence
+    assert "spread evenly over the range, not on measured ones" in report.attacks[-1].sentence
 
 
 def test_the_log_and_the_tables_tell_the_same_story(exact, private, overdue, curator):
