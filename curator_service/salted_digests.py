@@ -8,9 +8,8 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from blindopt.audit.merkle_log import sha256
+from blindopt.wire import NUMBER_MAX
 
-NUMBER_MAX = 24
-"""Most characters of a double in JSON, such as -2.2250738585072014e-308."""
 DIGEST_BYTES = 16
 """Of the keyed digest of a person or a record."""
 

@@ -64,6 +64,9 @@ class Settings(ServiceSettings):
     )
     curator_client_key: FilePath | None = Field(None, description="Its private key in PEM.")
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
+    run_stored_bytes_max: int = Field(
+        256 << 20, ge=1 << 20, description="Most bytes that a curator may make one run store, beside its candidates."
+    )
     run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
     candidates_engine: str = Field(
         "process",

@@ -241,6 +241,11 @@ _BEAT = PreparedStatement(
     .where((runs.c.id == bindparam("run_id")) & (runs.c.lease == bindparam("number")))
     .values(heartbeat_at=bindparam("at"))
 )
+_COUNT_BYTES = PreparedStatement(
+    update(runs)
+    .where((runs.c.id == bindparam("run_id")) & (runs.c.stored_bytes <= bindparam("room")))
+    .values(stored_bytes=runs.c.stored_bytes + bindparam("size"))
+)
 
 
 def add_run(
@@ -301,6 +306,11 @@ def take_lease(db: Connection, run_id: str, at: str) -> int:
 def beat(db: Connection, run_id: str, lease: int, at: str) -> bool:
     """Note that the worker with this lease is alive; return False if the run has another lease."""
     return _BEAT.run(db, run_id=run_id, number=lease, at=at) == 1
+
+
+def count_bytes(db: Connection, run_id: str, size: int, most: int) -> bool:
+    """Count bytes that a run stores; return False if it would have more than ``most``."""
+    return _COUNT_BYTES.run(db, run_id=run_id, size=size, room=most - size) == 1
 
 
 def run_specs(db: Connection) -> Iterator[tuple[str, str]]:
@@ -582,6 +592,13 @@ def add_version(db: Connection, run_id: str, first: int, version: int, *, at: st
     after = db.execute(select(func.max(trials.c.number)).where(trials.c.run_id == run_id)).scalar_one()
     values = {"run_id": run_id, "query": first, "version": version, "after": after, "at": at, "reply": reply}
     db.execute(versions.insert(), values)
+
+
+def count_corrections(db: Connection, run_id: str, first: int) -> tuple[int, int]:
+    """How many corrections are stored of a run, and of its query that begins with trial ``first``."""
+    of_query = func.count().filter(versions.c.query == first)
+    where = (versions.c.run_id == run_id) & (versions.c.version > 1)
+    return tuple(db.execute(select(func.count(), of_query).where(where)).one())  # type: ignore[return-value]
 
 
 def version_page(db: Connection, run_id: str) -> list[VersionRow]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from blindopt import wire
 from blindopt.client import Reply, StudyClient
 from blindopt.client.study_client import answers_of, query_of
-from blindopt.errors import ProtocolViolated, Remote
+from blindopt.errors import ProtocolViolated, Remote, SentTooMuch
 from modeler_service import store
 from modeler_service.runs.lease import Pending, RunLease
 from modeler_service.runs.witness import Witness
@@ -27,6 +27,8 @@ REFUSALS = ("study_not_open", "privacy_budget_exhausted", "erased")
 PAGES_MAX = 100
 """The most pages of revisions that are read before a choice; the rest is read before the next."""
 REVISION_MAX = 10**15
+CORRECTIONS_MAX, REVISIONS_MAX = 16, 1_000
+"""The most corrections of a query, and of all queries of a run."""
 REFUSED_IN_A_ROW = 3
 """Refusals for spending that is not ours, one after the other, that end a run where they may be about all rows."""
 
@@ -250,7 +252,8 @@ class CuratorQueries:
         """Fetch and store the answers to a query; None while it is pending. ``others``: whether others are, too."""
         query_id = query.query_id
         assert query_id is not None, "it was accepted"
-        parsed, reply = self._lease.retry(lambda: curator.query(query_id, wait_s=wait_s))
+        count = len(query.rows)
+        parsed, reply = self._lease.retry(lambda: curator.query(query_id, wait_s=wait_s, answers=count))
         if isinstance(parsed, wire.QueryPending):
             return None
         return self._store(parsed, reply, query.first, query.rows, query_id=query_id, others=others)
@@ -260,7 +263,8 @@ class CuratorQueries:
         queries: dict[str | None, list[TrialRow]] = {}
         for trial in self._lease.read(lambda db: store.trial_page(db, self._lease.run_id)):
             queries.setdefault(trial.query_id, []).append(trial)
-        changed, before = False, self._revision
+        newest: dict[str, int] = {}
+        before = self._revision
         for _ in range(PAGES_MAX):
             self._lease.interrupt.check()
             page = self._lease.retry(lambda: curator.revisions(self._revision))
@@ -270,10 +274,12 @@ class CuratorQueries:
             for revision in page.revisions:
                 trials = queries.get(revision.query_id)  # None for a query of another run
                 if trials and revision.version > (trials[0].version or 0):
-                    changed |= self._fetch_correction(curator, trials, revision.query_id, revision.version)
+                    newest[revision.query_id] = max(revision.version, newest.get(revision.query_id, 0))
             self._revision = numbers[-1]
             if page.next_page_token is None or len(numbers) == 1:
                 break
+        fetched = [self._fetch_correction(curator, queries[query], query, version) for query, version in newest.items()]
+        changed = any(fetched)
         if self._revision > before:
             self._lease.write(lambda db: store.change_run(db, self._lease.run_id, revision=self._revision))
         if changed:
@@ -282,11 +288,18 @@ class CuratorQueries:
 
     def _fetch_correction(self, curator: StudyClient, trials: list[TrialRow], query_id: str, version: int) -> bool:
         """Fetch and store a later version of a query's answer; False if it is stored already."""
-        first = trials[0].number
-        row = self._lease.read(lambda db: store.find_trial(db, self._lease.run_id, first))
+        first, run_id = trials[0].number, self._lease.run_id
+        row = self._lease.read(lambda db: store.find_trial(db, run_id, first))
         if row is None or (row.version or 0) >= version:
             return False
-        parsed, reply = self._lease.retry(lambda: curator.query(query_id, version=version))
+        of_run, of_query = self._lease.read(lambda db: store.count_corrections(db, run_id, first))
+        if of_query >= CORRECTIONS_MAX or of_run >= REVISIONS_MAX:
+            raise SentTooMuch(
+                f"the curator has corrected one answer more than {CORRECTIONS_MAX} times, or all of the run together "
+                f"more than {REVISIONS_MAX:,} times"
+            )
+        count = len(trials)
+        parsed, reply = self._lease.retry(lambda: curator.query(query_id, version=version, answers=count))
         if isinstance(parsed, wire.QueryPending):
             raise ProtocolViolated("the curator announced an answer that it does not send")
         rows = [trial.row for trial in trials]
@@ -298,13 +311,13 @@ class CuratorQueries:
         now = stamp(self._lease.now)
 
         def work(db: Connection) -> None:
-            self._lease.check(db)
+            self._lease.count(db, len(reply.body))
             store.ask_trials(db, self._lease.run_id, first, len(rows), asked_at=now, query_id=pending.id)
             store.add_version(db, self._lease.run_id, first, 0, at=now, reply=reply.body)
             self._begin_wait(db, looked_at=now)
             self._witness.record_within(db, reply.exchange, reply.receipt)
 
-        self._lease.context.database.write(work)
+        self._lease.write(work)
         self._waited = False
         return pending.id
 
@@ -334,6 +347,7 @@ class CuratorQueries:
         now, has_versions = stamp(self._lease.now), query_id is not None or self._is_alone(first) or None in answers
 
         def work(db: Connection) -> None:
+            self._lease.count(db, len(reply.body) * (1 + has_versions))
             if has_versions:
                 store.add_version(db, self._lease.run_id, first, parsed.version, at=now, reply=reply.body)
             for number, answer in enumerate(answers, start=first):

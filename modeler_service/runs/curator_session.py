@@ -42,7 +42,7 @@ def connect(
         verify=str(settings.curator_ca) if settings.curator_ca else True,
         client_cert=settings.client_certificate,
         proxy=settings.proxy_to(address.curator_url),
-        watch=Watch(witness.record, cancelled, progress),
+        watch=Watch(witness.record, cancelled, progress, witness.id_of),
         transport=MAILBOXES.transport(address.curator_url),
         reach=reached or Reached(settings, address.curator_url),
     )

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar
 
-from blindopt.errors import BlindoptError, Remote, Unreachable
+from blindopt.errors import BlindoptError, Remote, SentTooMuch, Unreachable
 from modeler_service import store
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
+from service_kit.context.disk_space import DiskSpace
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
@@ -70,6 +71,7 @@ class RunLease:
     ) -> None:
         self.context, self.settings, self.run_id, self.interrupt = context, settings, run_id, interrupt
         self._number = number
+        self._disk = DiskSpace(settings.data_dir, settings.disk_min_bytes)
 
     @property
     def now(self) -> datetime:
@@ -93,6 +95,14 @@ class RunLease:
             wait *= 2
         raise AssertionError("unreachable")
 
+    def count(self, db: Connection, size: int) -> None:
+        """Count bytes that the curator makes the run store in this transaction. Raises SentTooMuch beyond the limit."""
+        most = self.settings.run_stored_bytes_max
+        if not store.count_bytes(db, self.run_id, size, most):
+            raise SentTooMuch(
+                f"the curator has sent more than the {most:,} bytes that a run may store (RUN_STORED_BYTES_MAX)"
+            )
+
     def check(self, db: Connection) -> None:
         """Raise Interrupted if the run was given to another worker meanwhile."""
         if not store.beat(db, self.run_id, self._number, stamp(self.now)):
@@ -101,8 +111,10 @@ class RunLease:
     def check_verified(self) -> None:
         """Look for writes of other programs before a query is sent.
 
-        Raises Verifying while one is not verified, and RecordChanged once a finding is about the run.
+        Raises Verifying while one is not verified, and RecordChanged once a finding is about the run. Raises
+        StorageUnavailable while the disk is nearly full.
         """
+        self._disk.check()
         self.context.database.look()
         self.context.database.foreign_writes.check_verified()
         self.context.audit_trail.check_sound()

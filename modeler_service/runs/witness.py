@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 from blindopt.audit.checkpoints import Countersignature, Receipt
@@ -10,7 +11,7 @@ from blindopt.client import witness
 from blindopt.client.witness import Row
 from modeler_service.runs.notices import notify_disputed
 from service_kit.context.context import ServiceContext
-from service_kit.store import audit_log, checkpoints
+from service_kit.store import audit_log, checkpoints, day_counts
 from service_kit.store.audit_log import RowsOfGrants
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -29,10 +30,16 @@ class DatabaseCopy(witness.Copy):
     """The copy in a transaction of the modeler's database."""
 
     def __init__(
-        self, db: Connection, context: ServiceContext, study_id: str, actor: str, is_own_query: IsOwnQuery
+        self,
+        db: Connection,
+        context: ServiceContext,
+        study_id: str,
+        actor: str,
+        is_own_query: IsOwnQuery,
+        count: Callable[[Connection, int], None],
     ) -> None:
         self._db, self._context, self._study_id, self._actor = db, context, study_id, actor
-        self._is_own_query = is_own_query
+        self._is_own_query, self._count = is_own_query, count
 
     def key(self) -> str | None:
         return checkpoints.key_of(self._db, self._study_id)
@@ -45,7 +52,8 @@ class DatabaseCopy(witness.Copy):
 
     def append(self, kind: str, *, details: dict[str, Any] | None = None, exchange: Exchange | None = None) -> None:
         now, body = self._context.clock(), None if exchange is None else exchange.body
-        audit_log.append(self._db, kind, actor=self._actor, now=now, details=details, exchange=body)
+        added = audit_log.append(self._db, kind, actor=self._actor, now=now, details=details, exchange=body)
+        self._count(self._db, added.size)
 
     def row(self, kind: type[Row], grant: str, number: int) -> Row | None:
         row: Row | None = _ROWS[kind].at(self._db, grant, number)
@@ -56,8 +64,16 @@ class DatabaseCopy(witness.Copy):
         return row
 
     def add(self, grant: str, row: Row) -> None:
+        self._count(self._db, sum(len(getattr(row, name, b"")) for name in ("body", "peaks", "note")))
         more: dict[str, Any] = {"created_at": stamp(self._context.clock())} if type(row) is Countersignature else {}
         _ROWS[type(row)].add(self._db, grant, row, **more)
+
+    def count_other(self, grant: str, now: datetime) -> bool:
+        name = f"others {grant}"
+        if day_counts.find(self._db, name, now).amount >= witness.OTHERS_MAX:
+            return False
+        day_counts.add(self._db, name, now, 1)
+        return True
 
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         return self._is_own_query(self._db, key, request_sha256)
@@ -89,10 +105,17 @@ class _Store:
 
 
 class Witness(witness.Witness):
-    """Keeps the shared log of one study's grant in the modeler's database."""
+    """Keeps the shared log of one study's grant in the modeler's database. ``count`` is called with the bytes."""
 
-    def __init__(self, context: ServiceContext, study_id: str, actor: str, is_own_query: IsOwnQuery) -> None:
-        self._parts = context, study_id, actor, is_own_query
+    def __init__(
+        self,
+        context: ServiceContext,
+        study_id: str,
+        actor: str,
+        is_own_query: IsOwnQuery,
+        count: Callable[[Connection, int], None] = lambda db, size: None,
+    ) -> None:
+        self._parts = context, study_id, actor, is_own_query, count
         super().__init__(_Store(context, self.copy_in), study_id, context.signer, context.clock)
 
     def copy_in(self, db: Connection) -> DatabaseCopy:

@@ -60,7 +60,7 @@ class RunWorker:
         self._stored_warnings = json.loads(run.warnings) if run.warnings else None
         self._spec, self._begun, self._plan = run.settings, run.study_view, run.stored_plan
         self._token = context.seal.open(run.sealed_token).decode()
-        self._witness = Witness(context, self._spec.study_id, run_id, is_run_query)
+        self._witness = Witness(context, self._spec.study_id, run_id, is_run_query, lease.count)
         self._queries = CuratorQueries(lease, self._witness, crowded)
         self._chooser: RowChooser | None = None
         self._engine: RunEngine | None = None

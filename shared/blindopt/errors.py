@@ -350,6 +350,10 @@ class ProtocolViolated(BlindoptError):
     """Query no further under this grant, keep your log, and compare both logs with the other party."""
 
 
+class SentTooMuch(BlindoptError):
+    """Ask the curator's owner why it sends so much. Then start another run, with the answers as observations."""
+
+
 class Remote(BlindoptError):
     """A problem document of the other party. Of a refusal by a cap: ``cap``, ``row``; of what is wrong: ``faults``."""
 
@@ -454,6 +458,7 @@ TABLE: dict[type[BlindoptError], tuple[str, int, str, bool]] = {
     ExtraMissing: ("extra_missing", 500, "A package is not installed", False),
     Unreachable: ("unreachable", 502, "The other party did not answer", True),
     ProtocolViolated: ("protocol_violated", 502, "The other party broke the protocol", False),
+    SentTooMuch: ("curator_sent_too_much", 502, "The curator sent too much", False),
     CuratorRefused: ("curator_refused", 502, "The curator refused", False),
     LoopEnded: ("loop_ended", 409, "The loop has ended", False),
     StillMeasured: ("still_measured", 409, "Not measured yet", True),

@@ -20,6 +20,7 @@ from service_kit.certificates import Certificates
 from service_kit.console import Console
 from service_kit.context import key_rotation
 from service_kit.context.context import ServiceContext
+from service_kit.context.disk_space import DiskSpace
 from service_kit.context.retention import Retention
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import NoticeDelivery
@@ -30,7 +31,7 @@ from service_kit.web.metrics import Figures, Jobs, Metrics, of_certificates, of_
 from service_kit.web.metrics import router as metrics_router
 from service_kit.web.middleware import HotRoutes, PeriodOf, RateLimit, RequestMiddleware, at_once
 from service_kit.web.peers import PeerErrors
-from service_kit.web.service_routes import DiskSpace, Readiness
+from service_kit.web.service_routes import Readiness
 
 log = logging.getLogger("blindopt.start")
 # FastAPI silences it where it makes its adapters; those of our models are built later, at the first request.

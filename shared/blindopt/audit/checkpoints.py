@@ -6,6 +6,7 @@ and tlog-cosignature (another party signs a checkpoint after a consistency check
 
 import base64
 import hashlib
+import hmac
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -231,6 +232,10 @@ class Signer:
         signature = self._private.sign(_change(self.verifier, following))
         raw = self.verifier.key_id(_CHANGE) + self.verifier.public + following.public + signature
         return f"\u2014 {self.name} {base64.b64encode(raw).decode()}\n"
+
+    def mac(self, text: str) -> str:
+        """Return 16 hex digits that only this signer can make of a text."""
+        return hmac.digest(self._private.private_bytes_raw(), b"blindopt mac\n" + text.encode(), "sha256")[:8].hex()
 
     def sign(self, checkpoint: Checkpoint) -> str:
         """Return ``checkpoint`` as a signed note."""

@@ -139,16 +139,23 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What the user of a client is told: each exchange with its receipt, and progress; and whether to give up."""
+    """What the user of a client is told: each exchange with its receipt, and progress; and whether to give up.
+
+    ``id_of`` makes the id of a request from its method, path and idempotency key.
+    """
 
     observe: Callable[[Exchange, str | None], None] = lambda exchange, receipt: None
     cancelled: Callable[[], bool] = lambda: False
     progress: Callable[[], None] = lambda: None
+    id_of: Callable[[str, str, str | None], str] = lambda method, path, key: secrets.token_hex(16)
 
 
 @value
 class _Request:
-    """A request. Without ``record``, only its refusal is observed; ``longer_s``: beside the time of any request."""
+    """A request. Without ``record``, only its refusal is observed; ``longer_s``: beside the time of any request.
+
+    ``reply_max_bytes``: the most that a reply to it can have; None: what the connection allows.
+    """
 
     method: str
     path: str
@@ -161,6 +168,7 @@ class _Request:
     media: str = "application/json"
     longer_s: float = 0.0
     record: bool = True
+    reply_max_bytes: int | None = None
 
 
 class Client:
@@ -295,7 +303,7 @@ class Client:
 
     def _send_once(self, request: "_Request") -> Reply:
         method, path, key, body = request.method, request.path, request.key, request.body
-        headers = {"X-Request-ID": secrets.token_hex(16)}
+        headers = {"X-Request-ID": self._watch.id_of(method, path, key)}
         status, began = 0, time.perf_counter()
         if key is not None:
             headers["Idempotency-Key"] = key
@@ -311,7 +319,7 @@ class Client:
         try:
             with connection.sockets.within(allowed_s), transport_errors(self._start), sent as response:
                 self._has_answered, status = True, response.status_code
-                received = received_of(connection, response)
+                received = received_of(connection, response, request.reply_max_bytes)
         finally:
             log_exchange(headers, method, path, status, began)
         exchange, receipt = exchange_of(response, path, request.study_id, key, sha256(body or b""), sha256(received))
@@ -448,10 +456,10 @@ def _unreachable(party: str, reply: str, more: str = "") -> Unreachable:
     return Unreachable(f"something between you and {party} answered with {reply}{more}")
 
 
-def received_of(connection: Connection, response: httpx.Response) -> bytes:
+def received_of(connection: Connection, response: httpx.Response, max_bytes: int | None = None) -> bytes:
     """Read the body of a reply. Raises Unreachable if it is too long: nobody has signed it."""
     try:
-        return connection.body_of(response)
+        return connection.body_of(response, max_bytes)
     except ProtocolViolated as error:
         raise Unreachable(str(error)) from None
 

@@ -21,7 +21,7 @@ from blindopt.audit.merkle_log import Entry, Exchange, Head
 from blindopt.audit.reconciliation import Export
 from blindopt.audit.verification import is_refused
 from blindopt.client.study_client import answers_of
-from blindopt.client.witness import Copy, Row
+from blindopt.client.witness import OTHERS_MAX, Copy, Row
 from blindopt.errors import StateConflict
 from blindopt.formats.text_files import file_errors
 
@@ -265,6 +265,13 @@ class LogCopy(Copy):
         fields: list[Any] = [getattr(row, name) for name in row.__annotations__]
         marks = ", ".join("?" * len(fields))
         self._db.execute(f"INSERT INTO {_TABLES[type(row)].name} VALUES (?, {marks})", (grant, *fields))
+
+    def count_other(self, grant: str, now: datetime) -> bool:
+        day, count = json.loads(self.fact(f"others {grant}") or "[null, 0]")
+        count = 1 + (count if day == f"{now:%Y-%m-%d}" else 0)
+        if count <= OTHERS_MAX:
+            self.remember(f"others {grant}", json.dumps([f"{now:%Y-%m-%d}", count]).encode())
+        return count <= OTHERS_MAX
 
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         row = self._db.execute("SELECT body FROM queries WHERE key = ?", (key,)).fetchone()

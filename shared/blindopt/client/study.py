@@ -64,7 +64,8 @@ class Study(display.Shown):
     def __init__(self, grant: wire.GrantFile, log: StudyLog, url: str, **options: Any) -> None:
         self.grant, self._log = grant, log
         self._witness = Witness(log, grant.study_id, log.signer, lambda: datetime.now(UTC))
-        self._client = StudyClient(url, grant.token, grant.study_id, watch=Watch(self._witness.record), **options)
+        watch = Watch(self._witness.record, id_of=self._witness.id_of)
+        self._client = StudyClient(url, grant.token, grant.study_id, watch=watch, **options)
         self._settling = threading.Lock()
         self._unsettled = 0
         self._recommendation: wire.Recommendation | None = None
@@ -290,23 +291,24 @@ class Study(display.Shown):
 
     def refresh(self) -> int:
         """Read corrected and late answers; return how many. They take the place of the earlier ones in ``history``."""
-        changed = 0
         with self._disputing():
             queries = {query.query_id: query for query in self._queries("answered", "pending")}
+            newest: dict[str, int] = {}
             after, more = 0, True
             while more:
                 page = self._client.revisions(after)
                 for revision in page.revisions:
                     query = queries.get(revision.query_id)
                     if query is not None and revision.version > (query.version or 0):
-                        parsed, reply = self._client.query(revision.query_id, version=revision.version)
-                        self._store(query, parsed, reply, least=revision.version)
-                        changed += 1
+                        newest[revision.query_id] = max(revision.version, newest.get(revision.query_id, 0))
                     if revision.seq <= after:
                         raise ProtocolViolated("the curator's revisions are not in order")
                     after = revision.seq
                 more = page.next_page_token is not None and bool(page.revisions)
-        return changed
+            for query_id, version in newest.items():
+                parsed, reply = self._client.query(query_id, version=version, answers=1)
+                self._store(queries[query_id], parsed, reply, least=version)
+        return len(newest)
 
     def _send(self, query: StoredQuery) -> StoredQuery:
         if query.state != "sent":
@@ -324,7 +326,9 @@ class Study(display.Shown):
         while query.state == "pending":
             assert query.query_id is not None
             began = time.monotonic()
-            parsed, reply = self._client.query(query.query_id, wait_s=max(0.0, min(until - began, LOOK_SECONDS)))
+            parsed, reply = self._client.query(
+                query.query_id, wait_s=max(0.0, min(until - began, LOOK_SECONDS)), answers=1
+            )
             if isinstance(parsed, wire.QueryReply):
                 return self._store(query, parsed, reply)
             if time.monotonic() >= until:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import threading
 import time
 from collections import defaultdict, deque
@@ -49,6 +48,10 @@ SETTLED = (
 """The fields of a study that the choices of a run depend on: they may not change during the run."""
 
 
+_STUDY_BYTES, _SMALL_BYTES, _ANSWER_BYTES = 8 << 20, 1 << 16, 1 << 10
+"""The most of a study or a page of the log, of a reply without a list, and of an answer, beside the others."""
+
+
 class _Meta(BaseModel):
     service: str
 
@@ -63,7 +66,7 @@ class StudyClient(Client):
     patience_s = 0.0
     """A run waits by itself, and says for whom."""
     _is_quiet = True
-    _reply_max_bytes = 8 << 20
+    _reply_max_bytes = _STUDY_BYTES
     _refusals = MappingProxyType(
         {"unauthenticated": "the curator refused this grant: mistyped, expired or revoked. Ask the owner for a new one"}
     )
@@ -130,19 +133,24 @@ class StudyClient(Client):
         The caller records the exchange, in one transaction with what it stores of the reply.
         """
         body = query_body(query)
-        reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, record=False)
+        size = _SMALL_BYTES + _ANSWER_BYTES * sum(item.plays for item in query.rows)
+        of_query: dict[str, Any] = {"study_id": self._study_id, "record": False, "reply_max_bytes": size}
+        reply = self._send("POST", f"{self._path}/queries", body=body, key=key, **of_query)
         return self._answer(reply), reply
 
     def query(
-        self, query_id: str, *, wait_s: float = 0.0, version: int | None = None
+        self, query_id: str, *, wait_s: float = 0.0, version: int | None = None, answers: int = wire.ROWS_MAX
     ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
         """Return the latest answer of a query (of ``version`` or later); the curator waits for one for up to 60 s.
 
-        The caller records the exchange of an answer, together with the answer; no log records a pending reply.
+        ``answers``: how many were requested. The caller records the exchange of an answer, together with the answer; no
+        log records a pending reply.
         """
         params: dict[str, Any] = {"wait": wait_s} | ({} if version is None else {"version": version})
         path = f"{self._path}/queries/{query_id}"
-        reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s, record=False)
+        size = _SMALL_BYTES + _ANSWER_BYTES * answers
+        of_query: dict[str, Any] = {"study_id": self._study_id, "record": False, "reply_max_bytes": size}
+        reply = self._send("GET", path, params=params, longer_s=wait_s, **of_query)
         return self._answer(reply), reply
 
     def _answer(self, reply: Reply) -> wire.QueryReply | wire.QueryPending:
@@ -157,8 +165,7 @@ class StudyClient(Client):
     def revisions(self, after: int = 0, *, page_size: int = 1_000) -> wire.RevisionPage:
         """Return answers to pending queries of this grant, and corrections, after the revision ``after``."""
         params = {"page_size": page_size} | ({"page_token": str(after)} if after else {})
-        path = f"{self._path}/revisions"
-        return self._send("GET", path, study_id=self._study_id, params=params).check().read(wire.RevisionPage)
+        return self._revisions(params).check().read(wire.RevisionPage)
 
     def news(self, after: int, *, wait_s: float) -> wire.RevisionPage | None:
         """Return revisions after ``after`` as soon as there is one; None if none came within ``wait_s``.
@@ -166,18 +173,24 @@ class StudyClient(Client):
         A curator of an earlier version does not wait, and returns an empty page at once.
         """
         params: dict[str, Any] = {"wait": wait_s} | ({"page_token": str(after)} if after else {})
-        path = f"{self._path}/revisions"
-        reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s).check()
+        reply = self._revisions(params, longer_s=wait_s).check()
         return None if reply.status == 202 else reply.read(wire.RevisionPage)
+
+    def _revisions(self, params: dict[str, Any], **options: Any) -> Reply:
+        size = 4 * _SMALL_BYTES  # a thousand revisions have half of it
+        of_study: dict[str, Any] = {"study_id": self._study_id, "params": params, "reply_max_bytes": size}
+        return self._send("GET", f"{self._path}/revisions", **of_study, **options)
 
     def send_message(self, message: wire.RecommendationMessage | wire.BudgetMessage, *, key: str) -> bytes:
         """Send the owner a message; return the reply, a MessageView, as it came."""
         path, body = f"{self._path}/messages", message.model_dump_json().encode()
-        return self._message(self._send("POST", path, body=body, key=key, study_id=self._study_id))
+        sent = self._send("POST", path, body=body, key=key, study_id=self._study_id, reply_max_bytes=_SMALL_BYTES)
+        return self._message(sent)
 
     def message(self, message_id: str) -> bytes:
         """Return a message of this grant with the owner's decision, a MessageView, as it came."""
-        return self._message(self._send("GET", f"{self._path}/messages/{message_id}", study_id=self._study_id))
+        path = f"{self._path}/messages/{message_id}"
+        return self._message(self._send("GET", path, study_id=self._study_id, reply_max_bytes=_SMALL_BYTES))
 
     @staticmethod
     def _message(reply: Reply) -> bytes:
@@ -186,7 +199,7 @@ class StudyClient(Client):
 
     def checkpoint(self) -> wire.Checkpoint:
         """Return the curator's signed head of the shared log."""
-        return self._send_unrecorded("GET", "/v1/audit/checkpoint").read(wire.Checkpoint)
+        return self._send_unrecorded("GET", "/v1/audit/checkpoint", reply_max_bytes=_SMALL_BYTES).read(wire.Checkpoint)
 
     def shared_entries(self, after: int) -> list[wire.AuditEntry]:
         """Return up to 1,000 entries of the shared log after position ``after`` (-1: from the first).
@@ -203,7 +216,8 @@ class StudyClient(Client):
     def countersign(self, countersigning: wire.Countersigning, *, key: str) -> wire.Countersigned:
         """Send the curator a countersigned checkpoint."""
         body = countersigning.model_dump_json().encode()
-        return self._send_unrecorded("POST", "/v1/audit/countersignatures", body=body, key=key).read(wire.Countersigned)
+        sent: dict[str, Any] = {"body": body, "key": key, "reply_max_bytes": _SMALL_BYTES}
+        return self._send_unrecorded("POST", "/v1/audit/countersignatures", **sent).read(wire.Countersigned)
 
     def _send_unrecorded(self, method: str, path: str, **options: Any) -> Reply:
         """Send a request about the log, which the log does not record."""
@@ -247,7 +261,7 @@ class StudyClient(Client):
             def observe(exchange: Exchange, receipt: str | None) -> None:
                 call(lambda: self._watch.observe(exchange, receipt))
 
-            watch = Watch(observe, stopped.is_set, lambda: call(self._watch.progress))
+            watch = Watch(observe, stopped.is_set, lambda: call(self._watch.progress), self._watch.id_of)
             with self._another(watch=watch) as client:
                 clients.append(client)
                 client._fetch_pieces(unfinished_file, turns)
@@ -280,10 +294,10 @@ class StudyClient(Client):
 
     def _fetch(self, unfinished_file: Path, piece: Piece) -> None:
         """Write the missing bytes of a piece to ``unfinished_file``; a broken connection leaves those that arrived."""
-        headers = {"X-Request-ID": secrets.token_hex(16), "Accept": MEDIA_TYPE}
+        path = piece.path
+        headers = {"X-Request-ID": self._watch.id_of("GET", path, None), "Accept": MEDIA_TYPE}
         if piece.received:
             headers |= {"Range": f"bytes={piece.received}-", "If-Range": f'"sha256-{piece.section.sha256}"'}
-        path = piece.path
         connection = self._connection
         traced = {"trace": connection.sockets.trace}
         began = time.perf_counter()

@@ -377,14 +377,15 @@ class Connection:
         finally:
             response.close()
 
-    def body_of(self, response: httpx.Response) -> bytes:
+    def body_of(self, response: httpx.Response, max_bytes: int | None = None) -> bytes:
         """Read the body. Raises Unreachable if it is encoded, ProtocolViolated if it is too long."""
         require_identity(response)
+        most = self._reply_max_bytes if max_bytes is None else max_bytes
         body = bytearray()
         for chunk in response.iter_raw():
             body += chunk
-            if len(body) > self._reply_max_bytes:
-                raise ProtocolViolated(f"the reply is larger than {self._reply_max_bytes} bytes")
+            if len(body) > most:
+                raise ProtocolViolated(f"the reply is larger than {most} bytes")
         return bytes(body)
 
 

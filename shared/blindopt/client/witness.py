@@ -5,12 +5,13 @@ copy is made from the exchanges that this side saw itself. Entries of lost repli
 they record a request that this side made. Where the copy is stored is for ``Copy`` and ``CopyStore``.
 """
 
+import secrets
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import lru_cache, partial
-from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from blindopt import wire
@@ -30,8 +31,15 @@ from blindopt.client.study_client import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 
 R = TypeVar("R")
-PAGES_MAX = 32
-"""The most pages of the curator's log that are fetched at a time: it may say that its log is endless."""
+OTHERS_MAX = 100
+"""The most entries of a grant and day that are accepted without a receipt and without an id of this side."""
+_OTHERS = (
+    f"the curator's shared log has more than {OTHERS_MAX} requests today that this side does not recognise as its own: "
+    "a proxy replaces X-Request-ID, another program uses this grant, or the curator makes them up. Ask the owner; "
+    "tomorrow this side accepts more"
+)
+_seen: dict[str, set[str]] = defaultdict(set)
+"""By grant: ids of this side whose entries came without a receipt. Each stands for one entry."""
 
 
 Row = TypeVar("Row", Entry, Receipt, Countersignature)
@@ -74,6 +82,10 @@ class Copy(ABC):
     @abstractmethod
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         """Whether this side sent a query under this key, with a body of this digest (None: of any)."""
+
+    @abstractmethod
+    def count_other(self, grant: str, now: datetime) -> bool:
+        """Count an entry that may be of another program; whether it is one of the first ``OTHERS_MAX`` of the day."""
 
     def is_forgotten(self, grant: str, seq: int) -> bool:
         """Whether this side may have lost an exchange, because a backup was restored that ends before it."""
@@ -124,6 +136,7 @@ class Witness:
     def __init__(self, store: CopyStore, study_id: str, signer: Signer, clock: Callable[[], datetime]) -> None:
         self._store, self._study_id, self._signer, self._clock = store, study_id, signer, clock
         self._grant: str | None = None
+        self._fresh: set[str] = set()
         self._note: str | None = None
         """The last checkpoint that the curator signed, right or wrong."""
 
@@ -156,6 +169,13 @@ class Witness:
             self._advance(copy, study.grant_id, copy.key())
 
         self._store.write(work)
+
+    def id_of(self, method: str, path: str, key: str | None) -> str:
+        """Return an id for a request. It carries a MAC, by which an entry of a lost reply is known as this side's."""
+        return self._id_from(secrets.token_hex(8), method, path, key)
+
+    def _id_from(self, number: str, method: str, path: str, key: str | None) -> str:
+        return number + self._signer.mac(f"{number} {method} {path} {key}")
 
     def record(self, exchange: Exchange, note: str | None) -> None:
         """Record an exchange with its receipt, in a transaction of its own. Raises as ``record_in``."""
@@ -230,7 +250,7 @@ class Witness:
         """Bring the copy up to the curator's checkpoint, check it, and countersign.
 
         Raises ProtocolViolated for a history that is not ours, Unreachable and Remote as any request; Unreachable also
-        where more is missing than is fetched at a time: the next call goes on from there.
+        for more entries of others than a day's: tomorrow's call goes on from there.
         """
         with self._store.read() as copy:
             last_receipt = copy.last_receipt(grant)
@@ -245,14 +265,13 @@ class Witness:
             raise ProtocolViolated(
                 f"the curator's checkpoint of size {size} leaves out place {last_receipt}, which it gave"
             )
-        for page in count():
-            if have >= size:
-                break
-            if page == PAGES_MAX:
-                raise Unreachable(f"the curator's shared log has {size - have:,} entries more: they are fetched later")
+        while have < size:
             entries = curator.shared_entries(have - 1)
             before = have
             have = self._store.write(partial(self.add_entries, grant=grant, entries=entries))
+            _seen[grant] |= self._fresh
+            if entries and have <= entries[-1].seq:
+                raise Unreachable(_OTHERS)
             if have <= before:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
         with self._store.read() as copy:
@@ -283,8 +302,11 @@ class Witness:
         return self._store.write(work)
 
     def add_entries(self, copy: Copy, grant: str, entries: list[wire.AuditEntry]) -> int:
-        """Add entries that the curator sent to the copy, after checks; return its size then."""
-        size = copy.size(grant)
+        """Add entries that the curator sent to the copy, after checks; return its size then.
+
+        It ends at an entry that is not accepted today.
+        """
+        size, self._fresh = copy.size(grant), set()
         for entry in entries:
             if entry.seq < size:
                 continue
@@ -292,16 +314,19 @@ class Witness:
             receipt = copy.row(Receipt, grant, entry.seq)
             if entry.seq != size or (receipt is not None and receipt.body != body):
                 raise ProtocolViolated(f"place {size} of the curator's shared log is not what this side saw")
-            if receipt is None:
-                self._check_entry(copy, grant, size, body)
+            if receipt is None and not self._accepts(copy, grant, size, body):
+                break
             head = copy.share(grant, body)
             if receipt is not None and _checkpoint(receipt.note, copy.key() or "", grant).head != head:
                 raise ProtocolViolated(f"the curator's receipt at place {size} shows another history")
             size += 1
         return size
 
-    def _check_entry(self, copy: Copy, grant: str, seq: int, body: bytes) -> None:
-        """Raise ProtocolViolated for an entry without a receipt that records no request of this side."""
+    def _accepts(self, copy: Copy, grant: str, seq: int, body: bytes) -> bool:
+        """Whether an entry without a receipt is of this side by its id, or one of a few others.
+
+        Raises ProtocolViolated for one that can be no request of this side.
+        """
         try:
             exchange = Exchange(**merkle_log.Entry(seq, body, b"", b"").record)
             if exchange.body != body or type(exchange.status) is not int:
@@ -315,13 +340,20 @@ class Witness:
         key = exchange.idempotency_key
         # A request that was cut off, as by a crash of this side, is recorded with the digest of the part that arrived.
         body_sha256 = exchange.request_sha256 if exchange.status < 400 else None
-        if exchange.method == "GET" or (key is not None and copy.is_own_query(key, body_sha256)):
-            return
-        if not copy.is_forgotten(grant, seq):
+        is_read = exchange.method == "GET"
+        if not is_read and not (key is not None and copy.is_own_query(key, body_sha256)):
+            if copy.is_forgotten(grant, seq):
+                return True
             raise ProtocolViolated(
                 f"place {seq} of the curator's shared log holds a query that this side never sent: another program or "
                 "log file uses this grant, or used it before (then ask the owner for a new one), or the log was changed"
             )
+        request_id = exchange.request_id
+        is_own = request_id == self._id_from(request_id[:16], exchange.method, exchange.path, key)
+        if is_own and request_id not in _seen[grant] | self._fresh:
+            self._fresh.add(request_id)
+            return True
+        return copy.count_other(grant, self._clock())
 
     def dispute(self, fault: str) -> None:
         """Record a violation of the protocol, with the last checkpoint that the curator signed."""

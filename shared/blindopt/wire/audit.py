@@ -18,7 +18,8 @@ class AuditEntry(Reply):
 
     seq: int = Field(description="Position in the log, from 0, without gaps.")
     body: str = Field(
-        description="RFC 8785 (canonical) text of the record, as it was hashed: in a shared log, of a SharedLogRecord."
+        max_length=1 << 20,
+        description="RFC 8785 (canonical) text of the record, as it was hashed: in a shared log, of a SharedLogRecord.",
     )
     leaf: Sha256 = Field(description="SHA-256 of 0x00 and the body.")
     peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})+$", description="Frontier of the Merkle tree, in hex.")]
@@ -30,7 +31,7 @@ class AuditEntry(Reply):
 class AuditPage(Page):
     """A page of the audit log."""
 
-    entries: list[AuditEntry] = Field(description="Records, in the order of the log.")
+    entries: list[AuditEntry] = Field(max_length=1_000, description="Records, in the order of the log.")
 
 
 class Checkpoint(Reply):

@@ -8,7 +8,17 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from blindopt import faults
 from blindopt.errors import Invalid
@@ -29,12 +39,44 @@ class Request(BaseModel):
     )
 
 
+TEXT_MAX, ITEMS_MAX = 1 << 16, 1_000_000
+"""Lengths of a text, and of a list or a mapping, in a reply whose model names no smaller one."""
+
+
 class Reply(BaseModel):
-    """The body of a reply."""
+    """The body of a reply. Each text, list and mapping has a length: the other party wrote it."""
 
     model_config = ConfigDict(
-        strict=True, frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True, defer_build=True
+        strict=True,
+        frozen=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        defer_build=True,
+        str_max_length=TEXT_MAX,
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _bound(schema)
+        return schema
+
+
+def _bound(schema: Any, *, is_inside: bool = False) -> None:
+    """Give each list and mapping of a model a length; a model inside has its own."""
+    if isinstance(schema, list | tuple):
+        for each in schema:
+            _bound(each, is_inside=is_inside)
+    elif isinstance(schema, dict):
+        kind = schema.get("type")
+        if kind == "model" and is_inside:
+            return
+        if kind in ("list", "dict"):
+            schema.setdefault("max_length", ITEMS_MAX)
+        for name, each in schema.items():
+            if name not in ("metadata", "serialization", "default"):
+                _bound(each, is_inside=is_inside or kind == "model-fields")
 
 
 def validator_of(kind: Any) -> TypeAdapter[Any]:

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request, Sha256
 
 PARTS_MAX = 1_000
+NUMBER_MAX = 24
+"""Most characters of a double in JSON, such as -2.2250738585072014e-308."""
 NPY_HEADER_MAX = 4_096
 """Most bytes of the header of an npy file."""
 
@@ -141,29 +143,38 @@ class QueryReply(Reply):
     )
     created_at: datetime = Field(description="When it was answered.")
     answers: list[Answer] = Field(
+        max_length=ROWS_MAX * PLAYS_MAX,
         description=(
             "One answer per measurement, or one per requested candidate if means are released, in the order of the "
             "request."
-        )
+        ),
     )
     declined: list[int] = Field(
         [],
+        max_length=ROWS_MAX,
         description="Requested candidates that nobody measured: they have no answer. The reason is for the owner only.",
     )
     salt: str = Field(
-        description="Random text, so that neither the digest nor the length of this reply reveals an outcome."
+        max_length=64 + NUMBER_MAX * ROWS_MAX * PLAYS_MAX,
+        description="Random text, so that neither the digest nor the length of this reply reveals an outcome.",
     )
+
+    @model_validator(mode="after")
+    def _salt_fits(self) -> Self:
+        if len(self.salt) > 64 + NUMBER_MAX * len(self.answers):  # it is longer as the numbers are shorter
+            raise ValueError("the salt is longer than 64 characters and 24 for each answer")
+        return self
 
 
 class Revision(Reply):
     """A query of a grant that was answered or corrected."""
 
     seq: int = Field(description="Position among the revisions of the grant's queries.")
-    query_id: str = Field(description="qry_...")
+    query_id: str = Field(max_length=40, description="qry_...")
     version: int = Field(ge=1, description="Version of the query's answers; more than 1 is a correction.")
 
 
 class RevisionPage(Page):
     """A page of answers to pending queries, and corrections."""
 
-    revisions: list[Revision] = Field(description="Revisions, in the order of seq.")
+    revisions: list[Revision] = Field(max_length=1_000, description="Revisions, in the order of seq.")

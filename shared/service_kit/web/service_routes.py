@@ -1,13 +1,11 @@
 """What a service says of itself: whether it is up and ready, its certificates, and its notices."""
 
 import asyncio
-import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -25,25 +23,6 @@ from service_kit.web.listings import PagingDep
 
 PATIENCE_SECONDS = 0.05
 OLDEST_SECONDS = 10.0
-
-
-class DiskSpace:
-    """The free space of the disk with the data folder, below which no new work begins: what has begun needs it."""
-
-    def __init__(self, folder: Path, minimum: int) -> None:
-        self._folder, self._minimum = folder, minimum
-
-    @property
-    def free(self) -> int:
-        return shutil.disk_usage(self._folder).free
-
-    def check(self) -> None:
-        """Raise StorageUnavailable if less than the minimum is free."""
-        if self.free < self._minimum:
-            raise StorageUnavailable(
-                f"the disk of the data folder has less than {self._minimum:,} free bytes (DISK_MIN_BYTES): no new work "
-                "begins"
-            )
 
 
 class Readiness:

@@ -12,7 +12,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange
 from blindopt.client import Vendor
-from blindopt.client.witness import PAGES_MAX
+from blindopt.client.witness import OTHERS_MAX
 from blindopt.errors import ProtocolViolated, Unreachable
 from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
@@ -24,6 +24,8 @@ from tests.shared.blindopt.audit.test_key_changes import forged
 from tests.system.crashes.crash_checks import command
 
 ZERO = "0" * 64
+MADE_UP = "0123456789abcdef"
+"""The end of ids that no MAC has."""
 RANDOM = wire.RandomRows(name="random")
 
 
@@ -329,24 +331,27 @@ def test_a_log_that_is_shorter_than_its_checkpoint_is_caught(liar, caught):
     caught(liar, "is shorter than its checkpoint")
 
 
-def test_a_log_without_an_end_is_fetched_a_part_at_a_time_and_holds_no_run_for_ever(liar, play):
-    """Each entry is one that a lost reply may have left, so none of them convicts the curator."""
+def test_a_log_without_an_end_stores_a_hundred_entries_a_day_and_holds_no_run_for_ever(liar, play, own, disputes):
+    """Reads that nobody made convict no curator, because a proxy may have replaced their ids."""
     pages = []
 
     def entries(after: int) -> list[bytes]:
         pages.append(after)
         while len(liar.bodies) < after + 3:
-            liar.add_exchange()
+            liar.add_exchange(request_id=secrets.token_hex(8) + MADE_UP)
         return liar.bodies[after + 1 : after + 3]
 
     liar.entries = entries
     liar.checkpoint = lambda: note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 10**12, ZERO)
     run = play(liar, iterations=1)
     assert (run.state, run.problem.code, run.can_resume) == ("failed", "unreachable", True), run.problem
-    assert "entries more" in run.problem.detail
-    assert len(pages) == len(set(pages)), "what was fetched is not fetched again"
-    assert pages
-    assert len(pages) % PAGES_MAX == 0
+    assert "requests today that this side does not recognise" in run.problem.detail
+    assert "Ask the owner" in run.problem.detail
+    assert disputes(liar) == []
+    ((stored,),) = own.rows("SELECT count(*) FROM shared WHERE grant_id = ?", liar.grant)
+    real = sum(json.loads(body)["request_id"][16:] != MADE_UP for body in liar.bodies)
+    assert OTHERS_MAX < stored <= OTHERS_MAX + real
+    assert len(set(pages)) <= 1 + OTHERS_MAX
 
 
 def test_a_checkpoint_of_long_ago_is_caught(liar, caught):

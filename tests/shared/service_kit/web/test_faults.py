@@ -25,9 +25,10 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
+from service_kit.context.disk_space import DiskSpace
 from service_kit.store import audit_log, schema
 from service_kit.web.peers import PeerErrors
-from service_kit.web.service_routes import DiskSpace, Readiness
+from service_kit.web.service_routes import Readiness
 from tests import beside, postgres
 from tests.builders import a_study_of
 from tests.interventions import act_before, fail_at, record_calls
