@@ -65,11 +65,16 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="leave out choosing and both with a million rows: minutes and 3 GiB"
     )
+    parser.add_argument(
+        "--records", type=int, default=start.RECORDS, help="records of the longest log of start; a million take minutes"
+    )
     chosen = parser.parse_args()
     if not 1 <= chosen.grants <= exchange.CLIENTS:
         parser.error(f"--grants: 1 to {exchange.CLIENTS}")
     if chosen.rows < 1:
         parser.error("--rows: at least 1")
+    if chosen.records < 1:
+        parser.error("--records: at least 1")
     parts: dict[str, Callable[[], list[Table]]] = {
         "both": lambda: both.tables(not chosen.small),
         "choosing": lambda: choosing.tables(not chosen.small),
@@ -84,7 +89,7 @@ def main() -> None:
         "postgres": _of_postgres,
         "refitting": refitting.tables,
         "release": lambda: release.tables(chosen.rows),
-        "start": start.tables,
+        "start": lambda: start.tables(chosen.records),
         "tuning": tuning.tables,
     }
     if unknown := set(chosen.parts) - set(parts):

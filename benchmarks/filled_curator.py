@@ -30,7 +30,7 @@ class FilledCurator:
     """A curator in this process that registers a file of 1,000 rows and fills its data folder by its own code."""
 
     def __init__(self, folder: Path) -> None:
-        settings = Settings(data_dir=folder)
+        settings = Settings(data_dir=folder, log_bytes_per_grant_day=1 << 50)
         self.curator = Curator(open_context(settings), Vault(folder / "files"), settings)
         _, self.owner = self.curator.context.authentication.issue("owner", "bench", days=1)
         rows = np.random.default_rng(0).normal(size=(1_000, 3))

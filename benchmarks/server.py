@@ -38,6 +38,11 @@ class Server:
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
+    def memory_mib(self) -> float:
+        """Memory of the process now, in MiB."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
+        return float(status.partition("VmRSS:")[2].split()[0]) / 1024
+
 
 @contextmanager
 def scratch() -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """Start-up time of the services, beside a bare FastAPI application."""
 
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -7,13 +8,56 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.filled_curator import BATCH, FilledCurator
 from benchmarks.server import Server, bare, curator, modeler, scratch
 from benchmarks.table import Cell, Table
+from blindopt import wire
+from blindopt.client import StudyClient
+from blindopt.wire.answer import NONE
 
 REPEATS = 5
+RECORDS = 10_000
 
 
-def tables() -> list[Table]:
+def filled(folder: Path, records: int) -> tuple[str, str]:
+    """Make a curator's folder whose log has so many records; return its study and the token of its grant."""
+    made = FilledCurator(folder)
+    study, grant = made.study("bench", wire.ColumnMeasurement(column="y", direction="maximize"), NONE)
+    count = 0
+    while (missing := records - made.curator.context.audit_trail.head().size) > 0:
+        part = min(BATCH, missing) // 2 or 1
+        made.query(study, grant, part, first=count)
+        count += part
+    made.curator.close()
+    made.curator.context.close()
+    (folder.parent / "curator-first-token").touch()  # the folder has one owner already
+    return study, grant.token
+
+
+def beside_log(folder: Path, study: str, token: str) -> list[float]:
+    """Processor time and memory of the service until it is ready, and until its first charge is answered."""
+    with curator(folder, {"BLINDOPT_CURATOR_METRICS": "true"}) as (server, _):
+        measured = [server.cpu_seconds(), server.memory_mib()]
+        with StudyClient(server.url, token, study, patience_s=120.0) as client:
+            client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=7)]), key=secrets.token_hex(16))
+            client.study()
+        return [*measured, server.cpu_seconds(), server.memory_mib()]
+
+
+def of_logs(longest: int) -> Table:
+    """Start a curator beside logs of several lengths."""
+    rows: list[list[Cell]] = []
+    for records in sorted({0, min(10_000, longest), longest}):
+        with scratch() as folder:
+            study, token = filled(folder / "curator-data", records)
+            samples = [beside_log(folder, study, token) for _ in range(REPEATS)]
+            rows.append([f"{records:,} records", *(float(np.median(column)) for column in zip(*samples, strict=True))])
+    title = "A start of a curator beside a log, and its first charge"
+    heads = ["log", "ready: CPU s", "ready: MiB", "charge answered: CPU s", "charge answered: MiB"]
+    return Table(title, heads, rows)
+
+
+def tables(longest: int) -> list[Table]:
     """Measure the seconds until /readyz answers, and the processor time until then."""
     with scratch() as folder:
         kinds: dict[str, Callable[[Path], AbstractContextManager[Server | tuple[Server, str]]]] = {
@@ -36,4 +80,4 @@ def tables() -> list[Table]:
         seconds, cpu = (float(np.median([sample[k] for sample in times])) for k in (0, 1))
         rows.append([name, seconds, cpu, cpu / least])
     title = "A start, until it is ready (goal: at most 1.0 CPU s)"
-    return [Table(title, ["service", "s (median)", "CPU s", "to the bare one"], rows)]
+    return [Table(title, ["service", "s (median)", "CPU s", "to the bare one"], rows), of_logs(longest)]

@@ -20,6 +20,7 @@ from sqlalchemy import (
     bindparam,
     func,
     literal_column,
+    null,
     select,
     text,
     true,
@@ -227,6 +228,8 @@ observations = Table(
     PrimaryKeyConstraint("run_id", "number"),
 )
 _RUNS, _TRIALS, _VERSIONS, _MESSAGES = select(runs), select(trials), select(versions), select(messages)
+_WITHOUT_REPLIES = select(*(null() if column.name == "reply" else column for column in trials.c))
+_AT_ONCE = 100
 
 
 def _trials(db: Connection, query: Select[Any]) -> list[TrialRow]:
@@ -290,10 +293,10 @@ def run_states(db: Connection) -> list[tuple[str, str | None, int]]:
     return [(state, waits, count) for state, waits, count in db.execute(query)]
 
 
-def unfinished_runs(db: Connection) -> list[RunRow]:
-    """Runs that are queued, under way or waiting, oldest first."""
-    where = runs.c.state.in_(("queued", "running", "waiting"))
-    return [RunRow(*row) for row in db.execute(_RUNS.where(where).order_by(runs.c.seq))]
+def unfinished_runs(db: Connection) -> Iterator[RunRow]:
+    """Stream the runs that are queued, under way or waiting, oldest first."""
+    query = _RUNS.where(runs.c.state.in_(("queued", "running", "waiting"))).order_by(runs.c.seq)
+    return (RunRow(*row) for row in db.execute(query.execution_options(yield_per=_AT_ONCE)))
 
 
 def take_lease(db: Connection, run_id: str, at: str) -> int:
@@ -480,9 +483,13 @@ def trial_page(
     position: int | None = None,
     newest: bool = False,
     limit: int | None = None,
+    has_replies: bool = True,
 ) -> list[TrialRow]:
-    """Trials after a number in order, or before it with the newest first; None: from the first or the last."""
-    query = _TRIALS.where(trial_filter.of(run_id))
+    """Trials after a number in order, or before it with the newest first; None: from the first or the last.
+
+    Without ``has_replies``, their replies, which are the larger part, are not read.
+    """
+    query = (_TRIALS if has_replies else _WITHOUT_REPLIES).where(trial_filter.of(run_id))
     return _trials(db, page_of(query, trials.c.number, position=position, newest=newest, limit=limit))
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from blindopt import wire
 from blindopt.client import Reply, StudyClient
@@ -63,7 +64,11 @@ class CuratorQueries:
         self.reload()
 
     def reload(self) -> None:
-        self.trials = self._lease.read(lambda db: store.trial_page(db, self._lease.run_id))
+        self.trials = self._stored_trials()
+
+    def _stored_trials(self, **options: Any) -> list[TrialRow]:
+        """Trials without their replies, of which a curator decides how large they are."""
+        return self._lease.read(lambda db: store.trial_page(db, self._lease.run_id, has_replies=False, **options))
 
     @property
     def settled(self) -> int:
@@ -137,8 +142,7 @@ class CuratorQueries:
             return False
         if error.cap is not None:
             return error.row == rows[0]
-        before = self._lease.read(lambda db: store.trial_page(db, self._lease.run_id))[: first - 1]
-        last = before[-(REFUSED_IN_A_ROW - 1) :]
+        last = self._stored_trials(position=first, newest=True, limit=REFUSED_IN_A_ROW - 1)
         all_refused = len(last) == REFUSED_IN_A_ROW - 1 and all(trial.declined for trial in last)
         return not (self.has_common_cap and all_refused)
 
@@ -261,7 +265,7 @@ class CuratorQueries:
     def revise(self, curator: StudyClient) -> bool:
         """Read the answers that were corrected, or came late, since the last call; return whether there were any."""
         queries: dict[str | None, list[TrialRow]] = {}
-        for trial in self._lease.read(lambda db: store.trial_page(db, self._lease.run_id)):
+        for trial in self._stored_trials():
             queries.setdefault(trial.query_id, []).append(trial)
         newest: dict[str, int] = {}
         before = self._revision

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -104,8 +104,8 @@ class RunScheduler:
 
     def start(self) -> None:
         """Take up unfinished runs, and work from now on."""
-        with self._context.database.read() as db:
-            unfinished = store.unfinished_runs(db)
+        with self._context.database.read() as db:  # a study is as large as its curator likes
+            unfinished = [replace(row, study=None, plan=None) for row in store.unfinished_runs(db)]
         for row in unfinished:
             if row.state == "waiting" and row.stop_asked_at is None and row.pause_asked_at is None:
                 self._wait(row)
