@@ -424,9 +424,9 @@ def test_whatever_is_changed_of_a_version_is_named_by_replay_and_by_verify(what,
     with copy.open() as db:
         assert db.execute(CHANGES[what]).rowcount >= 1
     code, output = copy.command("replay", run)
-    assert (code, f"{run}: trial 2: " in output) == (1, True), output
+    assert (code, f"{run}: trial 2: " in output) == (3, True), output
     code, output = copy.command("audit", "verify")
-    assert (code, f"trial 2 of {run}" in output) == (1, True), output
+    assert (code, f"trial 2 of {run}" in output) == (3, True), output
 
 
 def test_an_export_of_a_corrected_run_is_derived_again_without_the_service(stopped, tmp_path):
