@@ -14,6 +14,7 @@ pages = Pages()
 _TRAIL = [("Runs", "/runs")]
 _EARLIER_MAX = 200
 """Newest runs among which the form looks for answers to begin with."""
+_QUERIES, _QUERIES_MAX = 50, 100_000
 AUTO = "auto"
 ALGORITHMS = [
     (AUTO, "The one that suits the study"),
@@ -45,7 +46,7 @@ async def start_form(page: Page) -> Response:
 
 
 def _blank() -> Form:
-    values: dict[str, object] = {"name": "run", "algorithm.name": AUTO, "queries": 50, "batch_size": 1}
+    values: dict[str, object] = {"name": "run", "algorithm.name": AUTO, "batch_size": 1}
     return Form.blank(**values, hyper=AUTO, kernel={"kind": "squared_exponential"})
 
 
@@ -72,7 +73,10 @@ async def _show(page: Page, form: Form, *, status: int = 200, report: wire.Conne
     """Show the form with the values that were entered, but without the token, which is never shown again."""
     earlier = await _earlier(page)
     values: dict[str, Any] = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
-    values |= {"earlier": earlier, "offer": _offer(report, earlier)}
+    offer = _offer(report, earlier)
+    if offer is not None and not form.get("queries"):
+        form.fill({"queries": _queries(offer)})
+    values |= {"earlier": earlier, "offer": offer, "fill": None}
     return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **values)
 
 
@@ -81,6 +85,11 @@ def _offer(report: wire.ConnectionReport | None, earlier: list[wire.RunView]) ->
     if report is None or report.study is None or not report.ok:
         return None
     return Offer(report.study, sum(run.trials for run in earlier if run.study_id == report.study.id))
+
+
+def _queries(offer: Offer) -> int:
+    """How many queries a run asks for by itself: as many as the owner allows this vendor, or else 50."""
+    return _QUERIES if offer.remaining is None else min(max(1, offer.remaining), _QUERIES_MAX)
 
 
 # --- the connection -----------------------------------------------------------------------------------
@@ -124,7 +133,8 @@ async def test(page: Page, form: Form) -> Response:
     if page.request.headers.get("x-fragment"):
         earlier = await _earlier(page)
         offer = _offer(report, earlier)
-        return page.fragment("connection.html", report=report, form=form, earlier=earlier, offer=offer)
+        fill = offer and _queries(offer)
+        return page.fragment("connection.html", report=report, form=form, earlier=earlier, offer=offer, fill=fill)
     return await _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
 
 
@@ -152,6 +162,8 @@ async def start(page: Page, form: Form) -> Response:
     form, report = await _try_connection(page, form, access)
     if report is None or not report.ok:
         return await _show(page, form.again() if form.ok else form, report=report, status=422)
+    if not form.get("queries") and (offer := _offer(report, await _earlier(page))) is not None:
+        body["queries"] = _queries(offer)
     try:
         run = await page.api.post("/v1/runs", body, key=form.key)
     except ApiProblem as problem:

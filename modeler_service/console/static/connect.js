@@ -15,6 +15,8 @@ button?.addEventListener("click", async (event) => {
     if (reply.status === 401) { location.reload(); return; }
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
     part.replaceChildren(...(reply.ok ? fresh.body.childNodes : ["The service did not take the test: try again."]));
+    const queries = button.form.elements.queries;
+    queries.value ||= part.querySelector("[data-fill]")?.dataset.fill ?? "";
   } catch {
     part.textContent = "The service does not answer: try again.";
   } finally {

@@ -30,7 +30,7 @@ def sent(typed):
 
 def run_of(**given):
     """The request with these fields alone."""
-    return wire.RunCreate.model_validate_json(json.dumps(ACCESS | {"queries": 50} | given))
+    return wire.RunCreate.model_validate_json(json.dumps(ACCESS | given))
 
 
 GRANT = ACCESS | {
@@ -130,9 +130,32 @@ def test_answers_that_are_yours_are_offered_and_counted(browsers, ended, opened,
     assert "4 of 4 steps of the connection work" in browser.shown
     browser.send("POST", "/console/start:test", data=browser.form("/start") | access | {"continue_from": ended})
     assert "already yours" not in browser.shown
+    assert browser.form("/start")["queries"] == "50"  # the study has no cap
     browser.get(f"/start?like={ended}")
     assert browser.form("/start")["continue_from"] == ended
     assert not browser.form("/start")["seed"]
+
+
+@pytest.mark.parametrize("is_tested", [True, False])
+def test_a_run_asks_for_as_many_queries_as_the_owner_allows_and_never_is_refused(
+    browsers, api, owner, curator, dataset, open_study, until, is_tested
+):
+    capped = open_study(owner, dataset, budget=wire.Budget(queries=30))
+    browser, access = browsers["vendor"], {"curator_url": curator.url, "study_id": capped.id, "token": capped.token}
+    browser.get("/start")
+    if is_tested:
+        browser.send("POST", "/console/start:test", data=browser.form("/start") | access | {"queries": "60"})
+        assert "60 queries, 30 allowed: the run would end at 30." in browser.shown
+        browser.send("POST", "/console/start:test", data=browser.form("/start") | access | {"queries": ""})
+        assert browser.form("/start")["queries"] == "30"
+    browser.submit("/start", **access)
+    run = browser.path.rpartition("/")[2]
+    until(lambda: api.run(run).view.ended_at)
+    ended = api.run(run).view
+    assert (ended.trials, ended.ended_because) == (30, "budget")
+    browser.get("/start")
+    browser.send("POST", "/console/start:test", data=browser.form("/start") | access)
+    assert "Your runs have used all of it" in browser.shown
 
 
 def test_a_page_names_what_is_wrong_with_a_grant_and_does_not_show_it_again(browsers):
