@@ -182,8 +182,8 @@ $(UNPACKED): | $(DEPLOY)
 deploy-check: $(DEPLOY) $(UNPACKED) sbom
 	BLINDOPT_DEPLOY="$(CURDIR)/out/deploy" $(BIN)/python -m pytest tests/deploy $(ARGS)
 
-# The last commit of version 0.2.0, which has no tag: its services against those of this commit, in both directions.
-EARLIER := c3f3f8ae
+# Version 0.2.0, which has no tag: its services against those of this commit, in both directions, and upgraded to them.
+EARLIER := 8027baab
 compatibility: $(READY)
 	@rm -rf out/earlier && mkdir -p out/earlier && git archive $(EARLIER) | tar -x -C out/earlier
 	BLINDOPT_EARLIER="$(CURDIR)/out/earlier" $(BIN)/python -m pytest tests/system/test_earlier_version.py $(ARGS)

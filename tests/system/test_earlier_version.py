@@ -1,6 +1,7 @@
 """This modeler against the curator of version 0.2.0, and the reverse: `make compatibility` brings the code of 0.2.0.
 
-Neither party can update the other, so a run must not notice. Requests of people are written as 0.2.0 had them.
+Neither party can update the other, so a run must not notice. Requests of people are written as 0.2.0 had them. Folders
+of both are then upgraded, in the middle of a run.
 """
 
 import os
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from blindopt.client import Owner
 from tests.conftest import Service
+from tests.system.crashes import crash_checks as checks
 
 EARLIER = os.environ.get("BLINDOPT_EARLIER")
 YOUNGER = ("VERIFY_HOURS", "PASSWORD_HASH", "DISK_MIN_BYTES")
@@ -63,24 +66,28 @@ def _sent(http, path, key, **body):
 
 @pytest.fixture
 def opened(parties, small, request):
+    return _opened(parties[0], small, request.node.name, request.param)
+
+
+def _opened(curator, small, key, answers):
     """The grant of a study, as 0.2.0 makes one."""
-    with parties[0].http() as http:
+    with curator.http() as http:
         form = {"name": "small", "public": "true"}
         file = {"file": ("d.csv", small.csv)}
-        dataset = _sent(http, "/v1/datasets", request.node.name, data=form, files=file)
+        dataset = _sent(http, "/v1/datasets", key, data=form, files=file)
         study = {
             "name": "s",
             "dataset_id": dataset["id"],
             "features": [feature.model_dump(include={"column", "lower", "upper"}) for feature in small.features],
             "measurement": {"source": "column", "column": small.names[2], "direction": "maximize"},
             "release": {"mechanism": "gaussian", "epsilon": "4", "delta": 1e-6},
-            "answers": ANSWERS[request.param],
+            "answers": ANSWERS[answers],
             "kernel": small.kernel.model_dump(mode="json"),
         }
-        draft = _sent(http, "/v1/studies", f"{request.node.name} study", json=study)["id"]
-        _sent(http, f"/v1/studies/{draft}:release", f"{request.node.name} release")
-        grant = _sent(http, f"/v1/studies/{draft}/grants", f"{request.node.name} grant", json={"name": "m"})
-        return {"curator_url": parties[0].url, "study_id": draft, "token": grant["token"]}
+        draft = _sent(http, "/v1/studies", f"{key} study", json=study)["id"]
+        _sent(http, f"/v1/studies/{draft}:release", f"{key} release")
+        grant = _sent(http, f"/v1/studies/{draft}/grants", f"{key} grant", json={"name": "m"})
+        return {"curator_url": curator.url, "study_id": draft, "token": grant["token"]}
 
 
 @pytest.mark.parametrize("opened", list(ANSWERS), indirect=True)
@@ -112,3 +119,38 @@ def test_a_refusal_across_versions_ends_a_run_with_its_code(parties, opened, unt
         until(lambda: http.get(f"/v1/runs/{run}").json()["ended_at"])
         problem = http.get(f"/v1/runs/{run}").json()["problem"]
     assert problem["code"] == "study_not_open"
+
+
+@pytest.mark.parametrize("answers", list(ANSWERS))
+def test_a_run_that_is_killed_half_way_goes_on_when_both_parties_are_upgraded(tmp_path, small, until, answers):
+    """Nothing is charged twice, and both logs, the run's choices and the exports of both are sound."""
+    earlier = [EarlierService(name, tmp_path / name) for name in ("curator", "modeler")]
+    upgraded = [Service(service.name, service.folder, port=service.port) for service in earlier]
+    settings = {"name": "r", "iterations": 60, "seed": 3, "algorithm": {"name": "gp_ucb"}}
+    try:
+        for service in earlier:
+            service.start()
+        opened = _opened(earlier[0], small, "killed", answers)
+        with earlier[1].http() as http:
+            run = _sent(http, "/v1/runs", "killed", json=opened | settings)["id"]
+            until(lambda: http.get(f"/v1/runs/{run}").json()["trials"] >= 5)
+        for service in earlier:
+            service.kill()
+        for service in upgraded:
+            service.start()
+        with upgraded[1].http() as http:
+            assert 5 <= http.get(f"/v1/runs/{run}").json()["trials"] < 60, "it was killed too late"
+            until(lambda: http.get(f"/v1/runs/{run}").json()["ended_at"])
+            ended = http.get(f"/v1/runs/{run}").json()
+        assert (ended["state"], ended["problem"]) == ("completed", None)
+        with Owner(upgraded[0].url, upgraded[0].token) as owner:
+            assert owner.balance(opened["study_id"]).total_plays == ended["trials"]
+        for service in upgraded:
+            assert checks.command(service, "audit", "verify")[0] == 0
+        checks.check_reconciled(*upgraded, [opened["study_id"]], tmp_path)
+        status, output = checks.command(upgraded[1], "replay", run)
+        assert status == 0, output
+    finally:
+        for service in (*earlier, *upgraded):
+            if service.process is not None and service.process.poll() is None:
+                service.kill()

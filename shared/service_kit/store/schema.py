@@ -30,8 +30,8 @@ def prepare(
 
     Return whether it was an older one.
 
-    Raises StateConflict for a database of a newer program, for an older one without a migration, and for a migration
-    after which a table lacks a column.
+    Raises StateConflict for a database of a newer program, for an older one without a migration, and for one of a
+    program that was never released, whose tables lack a column when they are migrated.
     """
     version = db.execute(text("PRAGMA user_version")).scalar_one()
     if is_older := version not in (0, VERSION):
@@ -39,7 +39,7 @@ def prepare(
     for statement in _creations(metadata, append_only):
         db.exec_driver_sql(statement)
     if is_older:
-        _check_columns(db, metadata)
+        _check_columns(db, metadata, version)
     if version != VERSION:  # a command that only reads does not write, which a running service would see
         db.execute(text(f"PRAGMA user_version={VERSION}"))
     return bool(is_older)
@@ -111,12 +111,15 @@ def _migrate(db: Connection, version: int, append_only: tuple[str, ...], migrati
                 db.exec_driver_sql(statement)
 
 
-def _check_columns(db: Connection, metadata: tuple[MetaData, ...]) -> None:
+def _check_columns(db: Connection, metadata: tuple[MetaData, ...], version: int) -> None:
     for tables in metadata:
         for table in tables.sorted_tables:
             names = {row.name for row in db.execute(text(f"PRAGMA table_xinfo({table.name})"))}
             if missing := {column.name for column in table.columns} - names:
-                raise StateConflict(f"the migration left {table.name} without {', '.join(sorted(missing))}")
+                raise StateConflict(
+                    f"the database has schema {version} of a program that was never released (no {table.name}."
+                    f"{min(missing)}): no version upgrades it, so take the program that wrote it"
+                )
 
 
 def digest(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:

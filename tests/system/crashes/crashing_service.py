@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 SHOTS = "shots"
 """A file beside the control: one JSON line for each kill, written before it."""
+UNNAMED = "unnamed"
+"""A file beside the control: the kinds of records that commits without a point have made durable."""
+OF_RECORDS = {"study.created": "drafted", "grant.created": "granted", "run.planned": "planned"}
+"""The points of commits that add a record of such a kind to the log."""
 NO_LOCK, IMPATIENT = "leads without the lock", "waits for the server for half a second"
 
 
@@ -93,6 +97,11 @@ class Gun:
             else:
                 _die()
 
+    def note_unnamed(self, kinds: list[str]) -> None:
+        """Note the kinds of records that a commit without a point makes durable."""
+        with self._control.with_name(UNNAMED).open("a", encoding="utf-8") as file:
+            file.writelines(f"{kind}\n" for kind in kinds)
+
     def broken(self, how: str) -> bool:
         """Whether the service is to be wrong in this way: the checks must find it."""
         path = self._control.with_name("broken")
@@ -117,6 +126,8 @@ class Commits:
     def __init__(self, gun: Gun) -> None:
         self.gun = gun
         self.done: list[tuple[str, str]] = []  # in the transaction that is open: there is one at a time
+        self.kinds: list[str] = []
+        """The kinds of records that it adds to the log."""
 
     def mark(self, owner: Any, name: str, point: str, about: Callable[..., str] = lambda *_, **__: "") -> None:
         """Name the commit of every transaction in which ``owner.name`` ran."""
@@ -133,13 +144,29 @@ class Commits:
 
     def watch(self) -> None:
         """Stand at every COMMIT of every connection that is opened from now on."""
+        from service_kit.store import audit_log
+
         commits = self
+
+        def noted(append: Callable[..., Any]) -> Callable[..., Any]:
+            def appends(db: Any, kind: str, **more: Any) -> Any:
+                commits.kinds.append(kind)
+                if kind in OF_RECORDS:
+                    commits.done.append((OF_RECORDS[kind], ""))
+                return append(db, kind, **more)
+
+            return appends
+
+        _around(audit_log, "append", noted)
 
         def watched(execute: Callable[..., Any]) -> Callable[..., Any]:
             def executes(connection: Any, sql: str, *args: Any) -> Any:
                 if sql != "COMMIT":
                     return execute(connection, sql, *args)
                 done, commits.done = commits.done, []
+                kinds, commits.kinds = commits.kinds, []
+                if not done:
+                    commits.gun.note_unnamed(kinds)
                 for point, about in done:
                     commits.gun.passes(f"{point}.before-commit", about)
                 result = execute(connection, sql, *args)

@@ -14,6 +14,7 @@ import signal
 import time
 from collections import Counter
 
+import httpx
 import pytest
 
 from blindopt import wire
@@ -23,7 +24,7 @@ from blindopt.formats import npy_files
 from curator_service.datasets.readings import SMALL_BYTES
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
-from tests.system.crashes.crashing_service import Shot, arm, shots
+from tests.system.crashes.crashing_service import UNNAMED, Shot, arm, shots
 
 KILLS = int(os.environ.get("BLINDOPT_CRASHES", "1"))
 DELAY_SECONDS = 0.03
@@ -38,6 +39,8 @@ STORIES = {
         ("modeler", "created.before-commit"): (1, None),
         ("modeler", "created.after-commit"): (1, None),
         ("modeler", "pinned.before-commit"): (1, None),
+        ("modeler", "planned.before-commit"): (1, None),
+        ("modeler", "planned.after-commit"): (1, None),
         ("modeler", "download.after"): (1, None),
     },
     "a query is charged": {
@@ -677,3 +680,47 @@ def test_the_rows_of_a_run_that_four_kills_interrupt_are_those_of_one_that_lived
         compared = service.run("audit", "reconcile", study.id, *map(str, exports))
         assert (compared.returncode, compared.stderr) == (0, "")
         assert compared.stdout.endswith(" exchanges compared, 0 differences\n")
+
+
+# --- that nothing is left out --------------------------------------------------------------------------------
+
+WITHOUT_A_POINT = {
+    "exchange": "a read or a refusal: nothing rests on it",
+    "token.issued": "a command that is killed has shown no token: the next one makes another",
+}
+"""Kinds of records whose commit no test kills at, and why."""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_draft_and_a_grant_that_a_kill_interrupts_are_made_once(parties, small, dataset, when):
+    """Both are asked for again under their keys."""
+
+    def act(http, path, body, point):
+        headers = {"Idempotency-Key": f"{point} {when}"}
+        Shot(f"{point}.{when}-commit").aim(parties.control(parties.curator))
+        with pytest.raises(httpx.TransportError):
+            http.post(path, headers=headers, json=body)
+        assert shots(parties.control(parties.curator))[-1]["point"] == f"{point}.{when}-commit"
+        parties.restore()
+        reply = http.post(path, headers=headers, json=body)
+        assert (reply.status_code, "idempotency-replayed" in reply.headers) == (201, when == "after")
+        return reply.json()
+
+    with parties.curator.http() as http:
+        draft = checks.draft(small, dataset).model_dump(mode="json", exclude_unset=True)
+        study = act(http, "/v1/studies", draft, "drafted")["id"]
+        assert parties.curator.rows("SELECT count(*) FROM studies WHERE id = ?", study) == [(1,)]
+        http.post(f"/v1/studies/{study}:release", headers={"Idempotency-Key": f"release {when}"})
+        grant = act(http, f"/v1/studies/{study}/grants", {"name": "m"}, "granted")
+        assert parties.curator.rows("SELECT count(*) FROM tokens WHERE study_id = ?", study) == [(1,)]
+        assert grant["token"]
+
+
+def test_every_durable_step_from_a_file_to_the_end_of_a_run_has_a_point(parties, small, dataset):
+    """A commit that adds a record to a log, and has no name in ``crashing_service``, is in this list."""
+    study = _opened(parties, small, dataset)
+    _played(parties, [study])
+    kinds = set()
+    for service in (parties.curator, parties.modeler):
+        kinds |= set(parties.control(service).with_name(UNNAMED).read_text(encoding="utf-8").split())
+    assert kinds == set(WITHOUT_A_POINT)

@@ -129,6 +129,13 @@ def test_a_migration_that_cannot_be_done_leaves_everything_as_it_was(migrations,
     assert of(old, "SELECT * FROM messages") == [(1, "a"), (2, "bcd")]
 
 
+def test_a_database_of_a_program_that_was_never_released_is_refused_in_words(old):
+    """Its version has a migration, but its tables are not those of the release with that version."""
+    words = rf"schema {schema.VERSION - 1} of a program that was never released \(no messages\.length\)"
+    with pytest.raises(StateConflict, match=words):
+        Database(old, (after(column())[0],), append_only=("messages",), migrations=(OTHER,))
+
+
 def test_another_table_column_or_promise_is_another_schema_and_an_index_is_not():
     seen = {schema.digest((before(),), ()), schema.digest((before(),), ("messages",))}
     for more in ([], [column()], [Column("length", Text)]):
