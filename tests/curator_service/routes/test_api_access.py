@@ -252,7 +252,7 @@ def test_tokens_of_people_are_made_rotated_listed_and_revoked_on_the_command_lin
     ((principal,),) = curator.rows("SELECT principal FROM tokens WHERE kid = ?", kid)
     second = curator.run("token", "rotate", principal).stdout.strip()
     refused = curator.run("token", "rotate", principal)
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.returncode, refused.stdout) == (4, "")
     assert refused.stderr.startswith("error: two tokens are live")
     for token in (first, second):
         with Owner(curator.url, token) as auditor:
@@ -265,7 +265,7 @@ def test_tokens_of_people_are_made_rotated_listed_and_revoked_on_the_command_lin
         assert stays.checkpoint().size > 0
     for command in (("revoke", "0" * 16), ("rotate", "usr_nobody")):
         unknown = curator.run("token", *command)
-        assert (unknown.returncode, unknown.stdout) == (1, "")
+        assert (unknown.returncode, unknown.stdout) == (5, "")
         assert unknown.stderr.startswith(("error: no token has this key id", "error: no token belongs to this id"))
     listing = curator.run("token", "list").stdout
     (line,) = [line for line in listing.splitlines() if line.startswith(kid)]

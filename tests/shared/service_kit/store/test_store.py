@@ -574,7 +574,7 @@ def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(cu
         [sys.executable, "-m", "curator_service", "serve"],
         env=second.environment, capture_output=True, text=True, timeout=30,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert done.stderr.strip() == f"error: another process already serves {curator.data}: stop it first"
     assert "Traceback" not in done.stdout + done.stderr
     with curator.http() as http:
@@ -692,7 +692,7 @@ def test_a_setting_that_does_not_exist_is_refused(make_service, tmp_path):
     service = make_service("curator", tmp_path, fresh=True, query_rows_maximum="1")
     service.folder.mkdir()
     done = service.run("serve")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "BLINDOPT_CURATOR_QUERY_ROWS_MAXIMUM" in done.stderr
     assert not service.data.exists()
 
