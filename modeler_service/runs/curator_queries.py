@@ -103,19 +103,20 @@ class CuratorQueries:
         """
         if self._is_alone(first):
             return self._ask_alone(curator, first, rows)
+        query = _Query(first, rows, None)
         try:
-            answered, reply = self._send(curator, first, rows)
+            answered, reply = self._send(curator, query)
         except Remote as error:
             if self._is_about_some(error, rows):
                 self._split(first, len(rows))
                 return self._ask_alone(curator, first, rows)
-            if not self._is_about_row(error, first, rows):
+            if not self._is_about_row(error, query):
                 raise
             self._store_refusal(first)
             return [None]
         if isinstance(answered, wire.QueryReply):
-            return self._store(answered, reply, first, rows)
-        self._store_pending(answered, reply, first, rows)
+            return self._store(answered, reply, query)
+        self._store_pending(answered, reply, query)
         raise Pending
 
     def _is_about_some(self, error: Remote, rows: list[int]) -> bool:
@@ -133,16 +134,16 @@ class CuratorQueries:
         is_split = first <= len(self.trials) and self.trials[first - 1].asked_at is not None
         return self.takes_time or is_split
 
-    def _is_about_row(self, error: Remote, first: int, rows: list[int]) -> bool:
+    def _is_about_row(self, error: Remote, query: _Query) -> bool:
         """Whether a refusal is about the one row that was queried, so that others may have budget.
 
         Where other spending decides, the curator does not say so: it is taken to be, a few times one after the other.
         """
-        if error.remote_code != "privacy_budget_exhausted" or len(rows) != 1:
+        if error.remote_code != "privacy_budget_exhausted" or len(query.rows) != 1:
             return False
         if error.cap is not None:
-            return error.row == rows[0]
-        last = self._stored_trials(position=first, newest=True, limit=REFUSED_IN_A_ROW - 1)
+            return error.row == query.rows[0]
+        last = self._stored_trials(position=query.first, newest=True, limit=REFUSED_IN_A_ROW - 1)
         all_refused = len(last) == REFUSED_IN_A_ROW - 1 and all(trial.declined for trial in last)
         return not (self.has_common_cap and all_refused)
 
@@ -164,9 +165,9 @@ class CuratorQueries:
         for query in self._open_queries(first, rows):
             if query.query_id is None:
                 try:
-                    answered, reply = self._send(curator, query.first, query.rows)
+                    answered, reply = self._send(curator, query)
                 except Remote as error:
-                    if self._is_about_row(error, query.first, query.rows):
+                    if self._is_about_row(error, query):
                         self._store_refusal(query.first)
                         answers[query.first] = None
                         continue
@@ -175,26 +176,25 @@ class CuratorQueries:
                     is_refused = True  # what was accepted is waited for; then the next try ends the run
                     break
                 if isinstance(answered, wire.QueryReply):
-                    answers |= enumerate(self._store(answered, reply, query.first, query.rows), start=query.first)
+                    answers |= enumerate(self._store(answered, reply, query), start=query.first)
                     continue
-                query = replace(query, query_id=self._store_pending(answered, reply, query.first, query.rows))
+                query = replace(query, query_id=self._store_pending(answered, reply, query))
             pending.append(query)
         self._await(curator, pending, answers)
         if is_refused:
             raise Pending
         return [answers[number] for number in range(first, first + len(rows))]
 
-    def _send(
-        self, curator: StudyClient, first: int, rows: list[int]
-    ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
-        return self._lease.retry(lambda: curator.ask(query_of(rows), key=f"{self._lease.run_id}:{first}"))
+    def _send(self, curator: StudyClient, query: _Query) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
+        key = f"{self._lease.run_id}:{query.first}"
+        return self._lease.retry(lambda: curator.ask(query_of(query.rows), key=key))
 
     def _settled_from(self, first: int, count: int) -> list[tuple[int, TrialRow]]:
         """Those of ``count`` trials from ``first`` on that are answered or declined, with their numbers."""
         trials = self.trials[first - 1 : first - 1 + count]
         return [(trial.number, trial) for trial in trials if trial.answered_at is not None]
 
-    def _open_queries(self, first: int, rows: list[int]) -> list["_Query"]:
+    def _open_queries(self, first: int, rows: list[int]) -> list[_Query]:
         """The queries of trials that are not settled: of each alone, or of several that were sent in one query."""
         queries: list[_Query] = []
         settled = dict(self._settled_from(first, len(rows)))
@@ -208,7 +208,7 @@ class CuratorQueries:
                 queries.append(_Query(number, [row], query_id))
         return queries
 
-    def _await(self, curator: StudyClient, pending: list["_Query"], answers: dict[int, wire.Answer | None]) -> None:
+    def _await(self, curator: StudyClient, pending: list[_Query], answers: dict[int, wire.Answer | None]) -> None:
         """Wait for people to measure, for a short time, and add their answers."""
         deadline = time.monotonic() + self._lease.settings.people_hold_seconds
         while pending:
@@ -222,8 +222,8 @@ class CuratorQueries:
                 self._lease.interrupt.wait(max(0.0, began + min(wait_s, LEAST_SECONDS) - time.monotonic()))
 
     def _fetch_all(
-        self, curator: StudyClient, pending: list["_Query"], answers: dict[int, wire.Answer | None], wait_s: float
-    ) -> list["_Query"]:
+        self, curator: StudyClient, pending: list[_Query], answers: dict[int, wire.Answer | None], wait_s: float
+    ) -> list[_Query]:
         """Add the answers that there are, after a wait for that of the first query; return what is still pending."""
         open_ones = list(pending)
         for query in pending:
@@ -251,7 +251,7 @@ class CuratorQueries:
         self.reload()
 
     def _fetch(
-        self, curator: StudyClient, query: "_Query", wait_s: float, *, others: bool
+        self, curator: StudyClient, query: _Query, wait_s: float, *, others: bool
     ) -> list[wire.Answer | None] | None:
         """Fetch and store the answers to a query; None while it is pending. ``others``: whether others are, too."""
         query_id = query.query_id
@@ -260,7 +260,7 @@ class CuratorQueries:
         parsed, reply = self._lease.retry(lambda: curator.query(query_id, wait_s=wait_s, answers=count))
         if isinstance(parsed, wire.QueryPending):
             return None
-        return self._store(parsed, reply, query.first, query.rows, query_id=query_id, others=others)
+        return self._store(parsed, reply, query, others=others)
 
     def revise(self, curator: StudyClient) -> bool:
         """Read the answers that were corrected, or came late, since the last call; return whether there were any."""
@@ -306,17 +306,18 @@ class CuratorQueries:
         parsed, reply = self._lease.retry(lambda: curator.query(query_id, version=version, answers=count))
         if isinstance(parsed, wire.QueryPending):
             raise ProtocolViolated("the curator announced an answer that it does not send")
-        rows = [trial.row for trial in trials]
-        self._store(parsed, reply, first, rows, query_id=query_id, least=version)
+        query = _Query(first, [trial.row for trial in trials], query_id)
+        self._store(parsed, reply, query, least=version)
         return True
 
-    def _store_pending(self, pending: wire.QueryPending, reply: Reply, first: int, rows: list[int]) -> str:
+    def _store_pending(self, pending: wire.QueryPending, reply: Reply, query: _Query) -> str:
         """Store that a query was accepted, in one transaction with its exchange; return its id."""
         now = stamp(self._lease.now)
 
         def work(db: Connection) -> None:
+            first, count = query.first, len(query.rows)
             self._lease.count(db, len(reply.body))
-            store.ask_trials(db, self._lease.run_id, first, len(rows), asked_at=now, query_id=pending.id)
+            store.ask_trials(db, self._lease.run_id, first, count, asked_at=now, query_id=pending.id)
             store.add_version(db, self._lease.run_id, first, 0, at=now, reply=reply.body)
             self._begin_wait(db, looked_at=now)
             self._witness.record_within(db, reply.exchange, reply.receipt)
@@ -326,23 +327,16 @@ class CuratorQueries:
         return pending.id
 
     def _store(
-        self,
-        parsed: wire.QueryReply,
-        reply: Reply,
-        first: int,
-        rows: list[int],
-        *,
-        query_id: str | None = None,
-        least: int = 1,
-        others: bool = False,
+        self, parsed: wire.QueryReply, reply: Reply, query: _Query, *, least: int = 1, others: bool = False
     ) -> list[wire.Answer | None]:
         """Store the answers of a query's reply, in one transaction with its exchange; return them.
 
-        ``query_id`` is the id of a query that was pending, ``least`` the version that was requested, and ``others``
-        whether other queries are pending.
+        The query has an id if it was pending. ``least`` is the version that was requested, and ``others`` says whether
+        other queries are pending.
         """
+        first, query_id = query.first, query.query_id
         try:
-            answers = answers_of(parsed, rows)
+            answers = answers_of(parsed, query.rows)
             if query_id not in (None, parsed.id) or parsed.version < least:
                 raise ProtocolViolated("the curator answered another query than the one sent, or an older version")
         except ProtocolViolated:
