@@ -147,6 +147,7 @@ GOALS = (
     Goal("... memory of the largest / process", "engines", _TEN, "Dask", "MiB to process", most=0.6),
     Goal("start of the curator, CPU s", "start", "A start", "curator", "CPU s", most=1.0),
     Goal("start of the modeler, CPU s", "start", "A start", "modeler", "CPU s", most=1.0),
+    Goal("a command to a running service, s", "start", "A command", "study list", "s (median)", most=1.5),
 )
 
 

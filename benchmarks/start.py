@@ -1,6 +1,9 @@
-"""Start-up time of the services, beside a bare FastAPI application."""
+"""Start-up time of the services, beside a bare FastAPI application, and the time of a command to a running one."""
 
+import os
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -80,4 +83,31 @@ def tables(longest: int) -> list[Table]:
         seconds, cpu = (float(np.median([sample[k] for sample in times])) for k in (0, 1))
         rows.append([name, seconds, cpu, cpu / least])
     title = "A start, until it is ready (goal: at most 1.0 CPU s)"
-    return [Table(title, ["service", "s (median)", "CPU s", "to the bare one"], rows), of_logs(longest)]
+    return [Table(title, ["service", "s (median)", "CPU s", "to the bare one"], rows), _command(), of_logs(longest)]
+
+
+def _command() -> Table:
+    """Measure a command that sends one request, from its start to its end, with the import of the program."""
+    with scratch() as folder, curator(folder, {}) as (server, token):
+        file = folder / "token"
+        file.write_text(token, encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "curator_service",
+            "study",
+            "list",
+            "--url",
+            server.url,
+            "--token-file",
+            str(file),
+        ]
+        samples = []
+        for _ in range(2 * REPEATS):
+            before, begin = os.times(), time.monotonic()
+            subprocess.run(command, check=True, capture_output=True)
+            after = os.times()
+            cpu = after.children_user + after.children_system - before.children_user - before.children_system
+            samples.append((time.monotonic() - begin, cpu))
+    row: list[Cell] = ["study list", *(float(np.median([sample[k] for sample in samples])) for k in (0, 1))]
+    return Table("A command to a running service (goal: at most 1.5 s)", ["command", "s (median)", "CPU s"], [row])
