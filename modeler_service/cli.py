@@ -138,15 +138,7 @@ def start_run(
         why = ended.problem.detail if ended.problem is not None else "there is no recommendation"
         typer.echo(f"error: the run has {ended.state}: {why}", err=True)
         raise typer.Exit(1 if ended.problem is None else status_of_code(ended.problem.code))
-    show(best, _in_words(best), as_json)
-
-
-def _in_words(best: wire.Recommendation) -> str:
-    interval = "" if best.interval is None else f", {wire.INTERVAL_NAMES[best.interval_kind]}"
-    if interval and best.interval_kind != "known":
-        limits = [("of the mean", best.interval), ("next measurement under the model", best.next_interval)]
-        interval += ",".join(f" {name} {ends[0]:.6g} to {ends[1]:.6g}" for name, ends in limits if ends)
-    return f"Recommended: candidate {best.row} (mean {best.mean:.6g}{interval}), from {best.outcomes} answers"
+    show(best, str(best), as_json)
 
 
 links = typer.Typer(no_args_is_help=True, help="Links to curators that open no port.")
@@ -223,7 +215,7 @@ def recommendation(
     """
     with _vendor(url, token_file) as client:
         best = client.recommendation(run, over)
-    show(best, _in_words(best), as_json)
+    show(best, str(best), as_json)
 
 
 def _vendor(url: str | None, token_file: Path | None) -> AbstractContextManager["Vendor"]:

@@ -15,7 +15,7 @@ from blindopt.wire.base import parsed
 from curator_service.cli import uploading
 from curator_service.cli.program import PROGRAM, as_measurer, as_owner
 from service_kit.cli.program import plain_errors, read_json
-from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, facts, show, table
+from service_kit.cli.remote import AsJson, TokenFile, Url, Yes, address_of, confirm, show, table
 
 StudyId = Annotated[str, typer.Argument(help="std_...", metavar="STUDY")]
 DatasetId = Annotated[str, typer.Argument(help="ds_...", metavar="DATASET")]
@@ -43,9 +43,9 @@ def show_study(study: StudyId, url: Url = None, token_file: TokenFile = None, as
     Example: blindopt-curator study show std_0123456789abcdef
     """
     with as_owner(url, token_file) as client:
-        view = client.study(study).view
-        account = client.study(study).account()
-    show(view, _study_in_words(view, account), as_json)
+        released = client.study(study)
+        view, words = released.view, f"{released}\n\n{released.account()}"
+    show(view, words, as_json)
 
 
 @study_cli.command()
@@ -170,7 +170,7 @@ def list_datasets(url: Url = None, token_file: TokenFile = None, as_json: AsJson
     Example: blindopt-curator dataset list
     """
     with as_owner(url, token_file) as client:
-        views = client.datasets()
+        views = [dataset.view for dataset in client.datasets()]
     rows = [[view.id, "erased" if view.erased_at else view.state, view.rows, view.name] for view in views]
     show(views, table(["dataset", "state", "rows", "name"], rows), as_json)
 
@@ -232,20 +232,6 @@ def erase(
         done = client.erase_dataset(dataset)
     counts = f"{len(done.studies)} studies, {done.replies} replies, {done.measurements} entries of measurements"
     show(done, f"{done.id} is erased: {counts}. Backups keep what they have, and vendors what they received", as_json)
-
-
-def _study_in_words(view: wire.StudyOwnerView, account: wire.StudyAccount) -> str:
-    caps = ", ".join(f"{name} {value}" for name, value in view.spec.budget.model_dump().items() if value is not None)
-    return facts(
-        study=view.id,
-        name=view.spec.name,
-        state=view.state,
-        dataset=view.spec.dataset_id,
-        guarantee=view.guarantee,
-        caps=caps.replace("_", " ") or "none",
-        measurements=account.total_plays,
-        spent_by_a_record="no finite bound" if account.row_epsilon is None else f"epsilon {account.row_epsilon}",
-    )
 
 
 grant_cli = typer.Typer(no_args_is_help=True, help="Grants of a study at a running curator: who may query it.")

@@ -222,7 +222,7 @@ def test_with_no_port_open_the_same_candidates_are_chosen(parties, direct, csv, 
     files = modeler.folder / "token", "grant.json", "tls/ca.crt"
     assert modeler.vend(f"https://{MODELER}:8420", *files) == direct
     modeler.environment |= {"BLINDOPT_MODELER_URL": f"https://{MODELER}:8420", "BLINDOPT_MODELER_CA_FILE": "tls/ca.crt"}
-    assert "Recommended: candidate" in modeler.type(OUTBOUND, "run --grant", "--iterations", "2")
+    assert "Recommended candidate" in modeler.type(OUTBOUND, "run --grant", "--iterations", "2")
     for party in (modeler, curator):  # with the runs of both ways
         party.command("audit", "verify")
         (tmp_path / party.name).write_text(party.command("audit", "export"))

@@ -153,9 +153,9 @@ class Owner(ServiceClient):
         """A registered dataset, by its id."""
         return Dataset(self, self._get(f"/v1/datasets/{dataset_id}", wire.DatasetView))
 
-    def datasets(self) -> list[wire.DatasetView]:
+    def datasets(self) -> list["Dataset"]:
         """Every dataset, in the order of registration."""
-        return [dataset for page in self._pages("/v1/datasets", wire.DatasetPage) for dataset in page.datasets]
+        return [Dataset(self, view) for page in self._pages("/v1/datasets", wire.DatasetPage) for view in page.datasets]
 
     def report(self, study_or_dataset_id: str) -> wire.SignedPrivacyReport:
         """The signed privacy report: ``study_or_dataset_id`` is std_... or ds_..."""
@@ -530,11 +530,6 @@ class Dataset(Shown):
 
         Raises Invalid, naming the field, for what cannot be right.
         """
-        names = [column.name for column in self.view.columns]
-        named = [(f"features.{column}", column) for column in features] if isinstance(features, Mapping) else []
-        for argument, column in [*named, ("outcome", outcome)]:
-            if isinstance(column, str) and column not in names:
-                raise Invalid.at(dotted([argument]), f"names no column of the dataset{nearest(column, names)}")
         body = study_of(
             {"name": name, "dataset_id": self.id, "budget": {} if budget is None else budget, "kernel": kernel, **more},
             features=features,
@@ -543,6 +538,11 @@ class Dataset(Shown):
             privacy=privacy,
             answers=answers,
         )
+        names = [column.name for column in self.view.columns]
+        named = [(f"features.{column}", column) for column in features] if isinstance(features, Mapping) else []
+        for argument, column in [*named, ("outcome", outcome)]:
+            if isinstance(column, str) and column not in names:
+                raise Invalid.at(dotted([argument]), f"names no column of the dataset{nearest(column, names)}")
         return Draft(self.owner, self.owner.create_study(body))
 
     def erase(self) -> wire.DatasetErased:
@@ -697,7 +697,8 @@ class ReleasedStudy(Shown):
 
     def _tables(self) -> list[Table]:
         view = self.view
-        return [facts({"Study": view.spec.name, "Id": view.id, "State": view.state, "Guarantee": view.guarantee})]
+        values = {"Study": view.spec.name, "Id": view.id, "State": view.state, "Dataset": view.spec.dataset_id}
+        return [facts(values | {"Guarantee": view.guarantee})]
 
 
 @checked_methods

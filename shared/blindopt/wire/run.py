@@ -802,13 +802,14 @@ class Recommendation(display.Shown, Reply):
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
 
     def _tables(self) -> list[display.Table]:
-        interval, next_interval = (
-            ends and f"{ends[0]:.6g} to {ends[1]:.6g}" for ends in (self.interval, self.next_interval)
-        )
-        name = INTERVAL_NAMES[self.interval_kind]
-        values = {"Recommended candidate": self.row, "Mean outcome": self.mean, name.capitalize(): interval}
-        following = {"Next measurement": next_interval} if next_interval else {}
-        return [display.facts(values | following | {"From": f"{self.outcomes} answers"})]
+        values: dict[str, object] = {"Recommended candidate": self.row, "Mean outcome": self.mean}
+        name = INTERVAL_NAMES[self.interval_kind].capitalize()
+        if self.interval_kind == "known":
+            values[name] = "yes"
+        for label, interval in ((name, self.interval), ("Next measurement", self.next_interval)):
+            if interval is not None and self.interval_kind != "known":
+                values[label] = f"{interval[0]:.6g} to {interval[1]:.6g}"
+        return [display.facts(values | {"From": f"{self.outcomes} answers"})]
 
 
 class PosteriorPoint(Reply):

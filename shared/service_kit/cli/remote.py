@@ -115,13 +115,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(line.rstrip() for line in aligned)
 
 
-def facts(**values: object) -> str:
-    """Lines of a name and a value each; a None is left out."""
-    shown = {name.replace("_", " "): value for name, value in values.items() if value is not None}
-    width = max(map(len, shown))
-    return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
-
-
 def confirm(question: str, yes: bool) -> None:
     """Ask before an act that cannot be undone; exit with status 1 on no."""
     if not yes:

@@ -173,7 +173,8 @@ def searched(**settings):
 CALLS = [
     (searched(algorithm="ucb"), 'algorithm is none of the 17 that exist: did you mean "gp_ucb"?'),
     (searched(algoritm="ei"), 'algoritm is no field here: did you mean "algorithm"?'),
-    (searched(iterations="x"), "iterations must be a whole number"),
+    (searched(queries="x"), "queries must be a whole number or None"),
+    (searched(iterations="x"), "iterations is text: write a whole number without quotes"),
     (searched(kernel={"kind": "rbf"}), 'kernel.kind must be one of "squared_exponential", "matern_12"'),
     (lambda: bo.Optimizer(GRID).tell(0, "x"), "y must be a finite number"),
     (lambda: bo.Optimizer(GRID).tell(0, 1.0, variance=-1), "variance must be at least 0"),

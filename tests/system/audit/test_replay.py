@@ -340,7 +340,7 @@ def test_candidates_that_are_missing_or_changed_are_reported_with_what_to_do(cop
     assert (code, "its SHA-256 is another" in said) == (4, True)
     file.unlink()
     code, said = replayed(copy, run)
-    assert (code, f"{file.name} is missing. Have them fetched again" in said) == (4, True)
+    assert (code, f"{file.name} is missing. Have them fetched again" in said) == (5, True)
     elsewhere = file.parent.parent / "elsewhere.npy"
     elsewhere.write_bytes(whole)
     assert replayed(copy, run, "--candidates", str(elsewhere))[0] == 0

@@ -259,8 +259,8 @@ def test_threads_wait_for_asyncio(ours, grant):
 TEN = """
 owner = bo.Owner(curator, owner_token)
 dataset = owner.upload(file, name="stays")
-bounds = {"age": (0, 120), "weight": (0, 300), "pressure": (0, 300), "pulse": (0, 300)}
-study = dataset.study("stays", features=bounds, outcome="stay", privacy=8, answers="exact", budget={"queries": 8})
+bounds = {"age_y": (0, 120), "weight_kg": (0, 300), "pressure": (0, 300), "pulse": (0, 300)}
+study = dataset.study("stays", features=bounds, outcome="days", privacy=8, answers="exact", budget={"queries": 8})
 released = study.release(confirm_high_risk=True)
 grant = released.grant("Acme").save(folder / "grant.json")
 vendor = bo.Vendor(modeler, vendor_token)
@@ -272,7 +272,7 @@ print(run.recommendation)
 def test_ten_statements_lead_from_a_file_to_a_first_answer(curator, modeler, tmp_path, capsys):
     file = tmp_path / "stays.csv"
     lines = [f"{20 + n},{60 + n % 31},{110 + n % 47},{61 + n % 29},{n % 13}" for n in range(60)]
-    file.write_text("\n".join(["age,weight,pressure,pulse,stay", *lines]) + "\n", encoding="utf-8")
+    file.write_text("\n".join(["age_y,weight_kg,pressure,pulse,days", *lines]) + "\n", encoding="utf-8")
     names = {"bo": bo, "file": file, "folder": tmp_path, "curator": curator.url, "modeler": modeler.url}
     exec(TEN, names | {"owner_token": curator.token, "vendor_token": modeler.token})
     assert len(ast.parse(TEN).body) <= 10
