@@ -4,6 +4,7 @@ import io
 import json
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,15 @@ class FilledCurator:
         for start in range(first, first + count, BATCH):
             numbers = range(start, min(start + BATCH, first + count))
             self.curator.context.database.write(lambda db, numbers=numbers: work(db, numbers))  # type: ignore[misc]
+
+    def read(self, study: str, grant: wire.GrantReply, count: int) -> None:
+        """Record ``count`` exchanges that only read."""
+        principal = Principal(grant.id, grant.kid, "modeler", "bench", study)
+        request = replace(_request(principal, "read"), method="GET", key=None)
+        trail = self.curator.context.audit_trail
+        self.curator.context.database.write(
+            lambda db: [trail.record(db, request, 200, request.body_sha256) for _ in range(count)]
+        )
 
 
 def _request(principal: Principal, name: str) -> RequestContext:

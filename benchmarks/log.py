@@ -1,20 +1,30 @@
-"""Verifying an audit log of 100,000 records."""
+"""Verifying an audit log of 100,000 records, and starting on one whose older records are archived."""
 
+import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.filled_curator import FilledCurator
-from benchmarks.server import Failed, environment, scratch
-from benchmarks.table import Table
+from benchmarks.server import Failed, curator, environment, scratch
+from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.audit.verification import verify_export
 from blindopt.wire.answer import NONE
+from curator_service.integrity.log_checks import archivable
+from service_kit.context.log_archive import RECORDS as OF_SEGMENT
+from service_kit.context.log_archive import LogArchive
+from service_kit.store.base import utc_now
 
 RECORDS = 100_000
+SEGMENTS = (0, 3, 30)
+LIVE = 10_000
+"""Records after the archived ones; one in ten is a charge."""
 RECORDS_PER_TRANSACTION = 10_000
 ROUNDS = 3
 
@@ -64,6 +74,56 @@ def command(folder: Path, *words: str) -> tuple[float, str]:
     return float(np.median(times)), done.stdout
 
 
+def _grow(filled: FilledCurator, study: str, grant: wire.GrantReply, size: int) -> None:
+    """Make the log ``size`` records long: of ten, one charge, its exchange, and eight that only read."""
+    while (missing := size - filled.curator.context.audit_trail.head().size) > 0:
+        count = max(1, min(RECORDS_PER_TRANSACTION, missing) // 10)
+        filled.query(study, grant, count, first=filled.curator.context.audit_trail.head().size)
+        filled.read(study, grant, min(8 * count, size - filled.curator.context.audit_trail.head().size))
+
+
+def _part_one(folder: Path) -> tuple[float, float]:
+    """Processor time and memory in MiB of the process that verifies part one."""
+    words = ["curator_service", "audit", "findings", str(folder), "first", str(folder / "archive")]
+    with subprocess.Popen(
+        [sys.executable, "-m", *words], env=environment({}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        output = process.stdout.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = status
+    if status or b"finding" in output:
+        raise Failed(f"audit findings: {output[:500]!r}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def archived() -> Table:
+    """Measure starts on logs with segments in the archive, each with as many records after them."""
+    rows: list[list[Cell]] = []
+    with scratch() as folder:
+        filled = FilledCurator(folder)
+        context = filled.curator.context
+        context.audit_trail.quotas.per_day = None
+        study, grant = filled.study("bench", wire.ColumnMeasurement(column="y", direction="maximize"), NONE)
+        later = replace(context, clock=lambda: utc_now() + timedelta(days=40))
+        for count in SEGMENTS:
+            _grow(filled, study, grant, count * OF_SEGMENT)
+            began = time.process_time()
+            sealed = LogArchive(later, 0, archivable).seal_all()
+            sealing = (time.process_time() - began) / sealed if sealed else None
+            _grow(filled, study, grant, count * OF_SEGMENT + LIVE)
+            with context.database.read() as db:
+                megabytes = db.exec_driver_sql(
+                    "SELECT sum(pgsize) / 1e6 FROM dbstat WHERE name IN ('log', 'shared', 'log_by_kind', 'segments')"
+                ).scalar_one()
+            with curator(folder, {}) as (server, _):
+                start = server.cpu_seconds()
+            rows.append([count * OF_SEGMENT + LIVE, count, start, *_part_one(folder), megabytes, sealing])
+        context.close()
+    columns = ["records", "segments", "CPU s until ready", "CPU s of part one", "MiB of part one", "MB of both logs"]
+    return Table("A start on a log with archived segments", [*columns, "CPU s to seal one"], rows)
+
+
 def tables() -> list[Table]:
     """Time the whole command, its start, and the pure function."""
     with scratch() as folder:
@@ -83,5 +143,6 @@ def tables() -> list[Table]:
             f"A log of {RECORDS:,} records (goal: verified in at most 4 s)",
             ["what", "seconds", "records a second"],
             [[what, time_s, None if time_s is start else RECORDS / time_s] for what, time_s in seconds],
-        )
+        ),
+        archived(),
     ]

@@ -66,6 +66,12 @@ def _restored(db: "Connection", context: "ServiceContext", erased: Iterable[str]
     record_restore(db, context)
 
 
+def _import_segment(context: "ServiceContext", path: Path) -> int:
+    from modeler_service.runs.witness import import_segment
+
+    return import_segment(context, path)
+
+
 PROGRAM = Program(
     service="blindopt-modeler",
     about="Optimize over a curator's records without seeing them.",
@@ -77,6 +83,7 @@ PROGRAM = Program(
     findings=_findings,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
     restored=_restored,  # runs ask again under the same keys: nothing is lost
+    import_segment=_import_segment,
 )
 app = build(PROGRAM)
 _RUN_DAYS = 30

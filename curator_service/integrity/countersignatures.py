@@ -5,7 +5,7 @@ from blindopt.audit.checkpoints import Countersignature, Verifier
 from blindopt.errors import Invalid, LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
-from service_kit.store import audit_log, checkpoints
+from service_kit.store import audit_log, checkpoints, segments
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -31,6 +31,7 @@ class Countersignatures:
             size = theirs.head.size
             if size == 0:
                 raise Invalid.at("note", "its size is 0: no exchange is in it")
+            segments.check_present(db, grant, size - 1)
             if audit_log.root_at(db, grant, size) != theirs.head.root:
                 raise StateConflict("the checkpoint is not of this history: compare exports of both sides")
             if (pinned := checkpoints.key_of(db, grant)) is None:

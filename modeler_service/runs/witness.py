@@ -1,15 +1,22 @@
 """The modeler's copy of the logs that it shares with curators, in its database."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from blindopt.audit.checkpoints import Countersignature, Receipt
 from blindopt.audit.merkle_log import Entry, Exchange
+from blindopt.audit.segments import SegmentFile
 from blindopt.client import witness
 from blindopt.client.witness import Row
+from blindopt.errors import LogBroken
+from blindopt.wire import AuditEntry
 from modeler_service.runs.notices import notify_disputed
+from modeler_service.runs.query_keys import is_run_query
+from service_kit.context.audit_trail import StoredRecords
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log, checkpoints, day_counts
 from service_kit.store.audit_log import RowsOfGrants
@@ -125,6 +132,36 @@ class Witness(witness.Witness):
     def record_within(self, db: Connection, exchange: Exchange, note: str | None) -> None:
         """Record an exchange with its receipt, in the caller's transaction. Raises ProtocolViolated."""
         self.record_in(self.copy_in(db), exchange, note)
+
+
+def import_segment(context: ServiceContext, path: Path) -> int:
+    """Add the exchanges in an archived segment of a curator's log to the copies that lack them; how many were added.
+
+    Raises LogBroken for a segment that the curator of these copies did not sign, or that does not follow them, and
+    ProtocolViolated for an exchange that is not what this side saw.
+    """
+
+    def work(db: Connection) -> int:
+        grants, by_grant = StoredRecords(db, context.signer, None).grants(), defaultdict(list)
+        for entry in SegmentFile(path).entries():
+            exchange = entry.record.get("exchange") or {}
+            if exchange.get("position") is not None and exchange["grant_id"] in grants:
+                by_grant[exchange["grant_id"]].append(Exchange(**exchange))
+        return sum(_add(db, grant, exchanges) for grant, exchanges in by_grant.items())
+
+    def _add(db: Connection, grant: str, exchanges: list[Exchange]) -> int:
+        study_id = next((each.study_id for each in exchanges if each.status < 400), exchanges[0].study_id)
+        witness = Witness(context, study_id, "cli", is_run_query)
+        copy = witness.copy_in(db)
+        SegmentFile(path, copy.key())
+        size = copy.size(grant)
+        if (exchanges[0].position or 0) > size:
+            raise LogBroken(f"{path} begins after place {size} of {grant}: import the segment before it first")
+        bodies = [(each.position or 0, each.body.decode()) for each in exchanges]
+        entries = [AuditEntry.model_construct(seq=seq, body=body, leaf="", peaks="") for seq, body in bodies]
+        return witness.add_entries(copy, grant, entries) - size
+
+    return context.database.write(work)
 
 
 def record_restore(db: Connection, context: ServiceContext) -> None:

@@ -25,6 +25,7 @@ from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 from service_kit.context.log_summaries import Part
+from service_kit.store import audit_log, segments
 from service_kit.store.database import Connection
 
 log = logging.getLogger("blindopt.verification")
@@ -108,7 +109,7 @@ class LogVerification:
         self._writes.verified = -1
         self._context.database.on_foreign_write(self._looks[0].wake)
         try:
-            self._writes.seconds = self._context.audit_trail.head().size * _SECONDS_A_RECORD
+            self._writes.seconds = self._live() * _SECONDS_A_RECORD
             if self._is_small():
                 self._verify_first(self._writes.count)
         except Exception as error:  # it is tried again
@@ -145,7 +146,12 @@ class LogVerification:
         return self._writes.count
 
     def _is_small(self) -> bool:
-        return self._context.audit_trail.head().size <= SMALL
+        return self._live() <= SMALL
+
+    def _live(self) -> int:
+        """The number of records that are not archived."""
+        with self._context.database.read() as db:
+            return audit_log.head(db).size - segments.size(db)
 
     def _verify_first(self, count: int) -> None:
         """Verify the first part as it is after ``count`` foreign writes."""

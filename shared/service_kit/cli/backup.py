@@ -97,7 +97,13 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
 
     Raises StateConflict for a folder that is not empty, a missing key, or a changed file.
     """
-    if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL, erased_list.NAME, _OF_DISK}:
+    if data.exists() and {path.name for path in data.iterdir()} - {
+        LOCK,
+        PARTIAL,
+        erased_list.NAME,
+        _OF_DISK,
+        "archive",
+    }:
         raise StateConflict(f"{data.absolute()} is not empty: a backup goes into an empty folder")
     for needed in (source / MANIFEST, secrets / "seal.key", secrets / "log.key"):
         if not needed.is_file():
@@ -164,11 +170,13 @@ def _settle(partial: Path) -> None:
     partial.rmdir()
 
 
-def restore_backup(program: Program[S], settings: S, source: Path, secrets: Path, erased: Path | None) -> Head:
-    """Put a backup into the empty DATA_DIR; return the head of its log. Raises Invalid, StateConflict and LogBroken.
+def restore_backup(
+    program: Program[S], settings: S, source: Path, secrets: Path, erased: Path | None
+) -> tuple[Head, str]:
+    """Put a backup into the empty DATA_DIR; return the head of its log, and what was archived or erased, in words.
 
     What the file ``erased`` of DATA_DIR and the given one name is erased again. A given one that is not there is a
-    mistyped path: without it erased records would be back.
+    mistyped path: without it erased records would be back. Raises Invalid, StateConflict and LogBroken.
     """
     if erased and not erased.is_file():
         raise Invalid(f"--erased: there is no file {erased}. Leave it out only where nothing was ever erased")
@@ -176,9 +184,10 @@ def restore_backup(program: Program[S], settings: S, source: Path, secrets: Path
         gone = erased_list.read(settings.data_dir / erased_list.NAME, *([erased] if erased else []))
         partial = unpack(source, settings.data_dir, secrets)
         as_files = {"data_dir": partial, "database_url": None, "database_url_file": None}
+        as_files["log_archive_dir"] = settings.archive_dir
         with program.open_context(settings.model_copy(update=as_files)) as opened:
             check(source, opened, program.files)
-            head = verified(program, opened)[0].head
+            verification, words = verified(program, opened)
             opened.database.write(lambda db: program.restored(db, opened, gone))
             opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
             _drop_unnamed(partial, source, opened, program.files)
@@ -189,7 +198,7 @@ def restore_backup(program: Program[S], settings: S, source: Path, secrets: Path
         if gone:
             erased_list.add(settings.data_dir / erased_list.NAME, gone)
         _settle(partial)
-    return head
+    return verification.head, words
 
 
 def restore_database(program: Program[S], settings: S) -> tuple[Head, int]:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
-from blindopt.audit import reconciliation, segments
+from blindopt.audit import merkle_log, reconciliation, segments
 from blindopt.audit.verification import Verification
-from blindopt.errors import LogBroken, StateConflict, Unreachable
+from blindopt.errors import Invalid, LogBroken, StateConflict, Unreachable
 from blindopt.formats.text_files import read_text_file
 from blindopt.version import VERSION
 from service_kit.certificates import Certificates
@@ -102,8 +102,8 @@ def build(program: Program[S]) -> typer.Typer:
                 head, lost = backup.restore_database(program, settings)
                 typer.echo(f"the log goes on after {head.size} records, root {head.root}; {lost} are lost")
             elif source and secrets and not from_database:
-                head = backup.restore_backup(program, settings, source, secrets, erased)
-                typer.echo(f"restored {head.size} records, root {head.root}")
+                head, words = backup.restore_backup(program, settings, source, secrets, erased)
+                typer.echo("\n".join(filter(None, (f"restored {head.size} records, root {head.root}", words))))
             else:
                 raise typer.BadParameter("give a folder and --secrets, or --from-database alone", param_hint="SOURCE")
         if program.after_restore:
@@ -377,6 +377,42 @@ def _audit(program: Program[S]) -> typer.Typer:
         """
         with program.opened() as opened, opened.database.read() as db:
             sys.stdout.writelines(reconciliation.write(opened.audit_trail.export(db)))
+
+    @cli.command()
+    def prove(
+        first: Annotated[int, typer.Argument(min=1, help="Records of the older checkpoint.")],
+        second: Annotated[int, typer.Argument(min=1, help="Records of the newer one.")],
+        archive: Annotated[
+            Path | None, typer.Option("--segments", help="Folder of archived segments; default: LOG_ARCHIVE_DIR.")
+        ] = None,
+        grant: Annotated[str | None, typer.Option(help="The log shared with this grant; default: the own log.")] = None,
+    ) -> None:
+        """Print the proof that a log of the newer checkpoint begins with the older one, if that one is archived.
+
+        Example: blindopt-curator audit prove 1000 200000 --segments archive
+        """
+        from service_kit.context.log_archive import ArchiveFiles
+
+        with program.opened() as opened, opened.database.read() as db:
+            files = ArchiveFiles(db, archive or opened.archive, opened.signer.first.vkey)
+            leaves = files.leaves(db, grant)
+            if not first <= second <= len(leaves):
+                raise Invalid(f"the second size must be between the first and that of the log, {len(leaves)}")
+            for node in merkle_log.consistency(leaves[:second], first):
+                typer.echo(node.hex())
+
+    if (import_segment := program.import_segment) is not None:
+
+        @cli.command("import-segment")
+        def import_archived(segment: Annotated[Path, typer.Argument(help="A file of the curator's archive.")]) -> None:
+            """Add the exchanges in an archived segment of a curator's log to this side's copies of it.
+
+            For a run that ended with `archived`, because its curator no longer serves them.
+
+            Example: blindopt-modeler audit import-segment log-000003.jsonl.gz
+            """
+            with program.opened() as opened:
+                typer.echo(f"{import_segment(opened, segment)} exchanges added")
 
     @cli.command("reconcile")
     def reconcile_logs(

@@ -133,7 +133,8 @@ class Program(Generic[S]):
 
     ``findings`` verifies its tables against its log, ``erased`` returns in words what was erased, ``files`` returns the
     names of the files that its database needs, and ``restored`` updates its database after a restore, and erases the
-    datasets with the given ids. ``after_restore`` states what the operator must do then.
+    datasets with the given ids. ``import_segment`` adds what a file of the other party's archive has to the log.
+    ``after_restore`` states what the operator must do then.
     """
 
     service: str
@@ -148,6 +149,7 @@ class Program(Generic[S]):
     restored: "Callable[[Connection, ServiceContext, Iterable[str]], None]"
     erased: "Callable[[Connection], str]" = lambda db: ""
     after_restore: str = ""
+    import_segment: "Callable[[ServiceContext, Path], int] | None" = None
 
     def checked_settings(self, **overrides: object) -> S:
         """The settings; ``overrides`` override the environment. Raises Invalid for a variable that is none."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from blindopt.audit import segments as files
-from blindopt.audit.merkle_log import Entry, Json, root
+from blindopt.audit.merkle_log import Entry, Json, exchange_leaf, root
 from blindopt.audit.segments import SegmentFile, SegmentHead, name_of
 from blindopt.errors import LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
@@ -148,9 +148,20 @@ class ArchiveFiles:
 
     def followed_by(self, records: Iterable[Json]) -> Iterable[Json]:
         """All records, with those that are archived, unless a file is missing."""
-        return records if self.missing else chain(self._records(), records)
+        return records if self.missing else chain((entry.record for entry in self.entries()), records)
 
-    def _records(self) -> Iterator[Json]:
+    def leaves(self, db: Connection, grant_id: str | None) -> list[bytes]:
+        """All leaves of the own log, or of the one shared with a grant. Raises LogBroken and OSError."""
+        if grant_id is None:
+            leaves = {entry.seq: entry.leaf for entry in self.entries()}
+        else:
+            exchanges = ((entry.record.get("exchange") or {}, entry.body) for entry in self.entries())
+            shared = ((exchange, body) for exchange, body in exchanges if exchange.get("grant_id") == grant_id)
+            leaves = {e["position"]: exchange_leaf(body) for e, body in shared if e["position"] is not None}
+        leaves |= {entry.seq: entry.leaf for entry in audit_log.walk(db, grant_id)}
+        return [leaves[seq] for seq in range(len(leaves))]
+
+    def entries(self) -> Iterator[Entry]:
         """Verify the files and yield their records. Raises LogBroken for a file that is not the one that was sealed."""
         last: Entry | None = None
         for row in self._rows:
@@ -160,7 +171,7 @@ class ArchiveFiles:
             if segment is None or segment.note != row.note or (segment.head.first, segment.head.peaks) != before:
                 raise LogBroken(f"{path} is not the file that was sealed: it was changed, or is another segment's")
             for last in segment.entries():
-                yield last.record
+                yield last
 
 
 def _digest(path: Path) -> str:

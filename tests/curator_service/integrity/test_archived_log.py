@@ -1,6 +1,7 @@
 """Old records of the log move to signed files: the tables are still checked against what these said."""
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from typer.testing import CliRunner
 
 from blindopt import wire
 from blindopt.audit import merkle_log
@@ -18,6 +20,7 @@ from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import sha256
 from blindopt.audit.segments import SegmentFile
 from blindopt.errors import LogBroken, StateConflict
+from curator_service import cli as curator_cli
 from curator_service.integrity import log_checks
 from service_kit.context import log_archive as archiving
 from service_kit.store import audit_log, segments
@@ -283,3 +286,109 @@ def test_a_file_of_another_history_is_not_overwritten(archived):
     archived.age()
     with pytest.raises(StateConflict, match="another history"):
         archived.archive.seal_all()
+
+
+# --- readers ----------------------------------------------------------------------------------------
+
+
+def refused(reply):
+    assert (reply.status_code, reply.json()["code"]) == (410, "archived"), reply.text
+    return reply.json()["detail"]
+
+
+def test_a_request_for_what_is_archived_is_410_with_the_segments_name(archived):
+    with archived.context.database.read() as db:
+        size, last = segments.size(db), segments.LAST.row(db).number
+    assert "log-000000.jsonl.gz" in refused(archived.send("owner", "GET", "/v1/audit/entries"))
+    token = f"/v1/audit/entries?page_token={size - 3}"
+    assert files.name_of(last) in refused(archived.send("owner", "GET", token))
+    kept = archived.call("owner", "GET", f"/v1/audit/entries?page_token={size - 1}")["entries"]
+    assert kept[0]["seq"] == size
+    newest = archived.call("owner", "GET", "/v1/audit/entries?order=newest&page_size=1000")["entries"]
+    assert newest[-1]["seq"] == size - 1
+    grant = next(iter(json.loads(next(row for row in every(archived) if row.positions != "{}").positions)))
+    refused(archived.send("owner", "GET", f"/v1/audit/entries?grant_id={grant}"))
+
+
+def every(curator):
+    with curator.context.database.read() as db:
+        return segments.every(db)
+
+
+def test_an_archived_answer_is_not_sent_again_and_a_live_one_is(curator):
+    body = {"rows": [{"row": 1, "plays": 1}]}
+    path = f"/v1/studies/{curator.study}/queries"
+    first = curator.send("modeler", "POST", path, key="old", json=body)
+    assert first.status_code == 201
+    curator.grow(20)
+    later = curator.send("modeler", "POST", path, key="new", json=body)
+    archive = archiving.LogArchive(curator.context, 0, log_checks.archivable)
+    curator.later += timedelta(days=31)
+    assert archive.seal_all() >= 2
+    charged = count(curator, "ledger")
+    refused(curator.send("modeler", "POST", path, key="old", json=body))
+    assert count(curator, "ledger") == charged
+    again = curator.send("modeler", "POST", path, key="new", json=body)
+    assert (again.status_code, again.content) == (201, later.content)
+
+
+def test_a_charged_query_without_its_answer_is_not_drawn_again_where_its_charge_is_archived(curator, tmp_path):
+    """The answer may be in the archive, where the service does not look."""
+    body, path = {"rows": [{"row": 1, "plays": 1}]}, f"/v1/studies/{curator.study}/queries"
+    token = curator.tokens["modeler"]
+    curator.send("modeler", "POST", path, key="old", json=body)
+    curator.grow(20)
+    archive = archiving.LogArchive(curator.context, 0, log_checks.archivable)
+    curator.later += timedelta(days=31)
+    assert archive.seal_all() >= 2
+    copy = Copy((curator.settings.data_dir.parent, {"study": curator.study}, {"modeler": token}), tmp_path)
+    copy.edit("DELETE FROM replies WHERE idempotency_key = 'old'")
+    copy.open()
+    refused(copy.curator.send("modeler", "POST", path, key="old", json=body))
+    copy.close()
+
+
+def test_proofs_between_live_sizes_need_no_archived_record_and_older_ones_its_files(archived, monkeypatch):
+    with archived.context.database.read() as db:
+        size, end = segments.size(db), audit_log.head(db).size
+        key = archived.context.signer.first.vkey
+        leaves = archiving.ArchiveFiles(db, archived.context.archive, key).leaves(db, None)
+        for first in range(size, end + 1):
+            for second in range(first, end + 1):
+                proof = audit_log.consistency(db, None, first, second)
+                assert proof == merkle_log.consistency(leaves[:second], first), (first, second)
+    path = "/v1/audit/consistency"
+    refused(archived.send("owner", "GET", f"{path}?first={size - 1}&second={end}"))
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(archived.settings.data_dir))
+    printed = CliRunner().invoke(curator_cli.app, ["audit", "prove", "5", str(end)])
+    assert printed.exit_code == 0, printed.output
+    nodes = [bytes.fromhex(line) for line in printed.stdout.split()]
+    heads = [merkle_log.Head(n, merkle_log.root(frontier(leaves[:n])).hex()) for n in (5, end)]
+    assert merkle_log.is_consistent(*heads, nodes)
+
+
+def count(curator, table):
+    with curator.context.database.read() as db:
+        return db.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one()
+
+
+def frontier(leaves):
+    peaks = b""
+    for size, leaf in enumerate(leaves):
+        peaks = merkle_log.grow(peaks, size, leaf)
+    return peaks
+
+
+def test_a_backup_is_restored_with_or_without_the_files_of_its_segments(archived, tmp_path, monkeypatch):
+    run = partial(CliRunner().invoke, curator_cli.app)
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(archived.settings.data_dir))
+    assert run(["backup", str(tmp_path / "backup")]).exit_code == 0
+    restore = ["restore", str(tmp_path / "backup"), "--secrets", str(archived.settings.data_dir / "secrets")]
+    for name, words in (("without", "lacks log-000000.jsonl.gz"), ("with", "verified from their files")):
+        data = tmp_path / name
+        if name == "with":
+            shutil.copytree(archived.settings.data_dir / "archive", data / "archive")
+        monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(data))
+        done = run(restore)
+        assert (done.exit_code, words in done.output) == (0, True), done.output
+        assert run(["audit", "verify"]).exit_code == 0

@@ -11,6 +11,7 @@ import sqlite3
 import pytest
 
 from blindopt import wire
+from blindopt.audit import merkle_log, segments
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.audit.verification import Verification
@@ -18,7 +19,7 @@ from blindopt.client.log_copy import StudyLog
 from blindopt.client.witness import Witness as LibraryWitness
 from blindopt.errors import LogBroken, ProtocolViolated, Unreachable
 from modeler_service.context import open_context
-from modeler_service.runs.witness import Witness
+from modeler_service.runs.witness import Witness, import_segment
 from modeler_service.settings import Settings
 from service_kit.store import audit_log, checkpoints
 from tests.modeler_service.lying_curator import FakeCurator
@@ -155,6 +156,49 @@ def test_where_an_earlier_version_left_a_refusal_out_of_the_copy_it_is_pending(c
     assert modeler.verify().pending == 0
     with modeler.context.database.read() as db:
         assert [entry.body for entry in audit_log.walk(db, grant.grant)] == grant.bodies
+
+
+def archived(grant, folder, size):
+    """The curator's own log as one segment: the grant's first exchanges."""
+    exchanges = enumerate(map(json.loads, grant.bodies[:size]))
+    bodies = [merkle_log.canonical({"kind": "exchange", "exchange": each, "seq": seq}) for seq, each in exchanges]
+    peaks = b""
+    for seq, body in enumerate(bodies):
+        peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
+    vkey, top = grant.signer.verifier.vkey, merkle_log.root(peaks).hex()
+    with (folder / "log-000000.jsonl.gz").open("wb") as file:
+        head = {"service": "blindopt-curator", "key": vkey, "first": 0, "peaks": "", "size": size, "root": top}
+        segments.write(file, segments.SegmentHead(**head, summary={}), bodies, grant.signer)
+    return folder / "log-000000.jsonl.gz"
+
+
+def test_a_segment_of_the_curators_archive_brings_what_a_late_modeler_lacks(curators, modeler, tmp_path):
+    grant, rng = curators[0], random.Random(1)
+    for lost in (False, True, True, True):
+        an_exchange(rng, grant, grant.study_id, modeler.witness_of(grant.study_id), lost=lost)
+    segment = archived(grant, tmp_path, 3)
+    assert import_segment(modeler.context, segment) == 2
+    assert import_segment(modeler.context, segment) == 0
+    assert modeler.verify().head.size == 1
+    with modeler.context.database.read() as db:
+        assert [entry.body for entry in audit_log.walk(db, grant.grant)] == grant.bodies[:3]
+    an_exchange(rng, grant, grant.study_id, modeler.witness_of(grant.study_id))  # it goes on from there
+    modeler.verify()
+
+
+def test_a_segment_of_another_curator_or_history_is_not_imported(curators, modeler, tmp_path):
+    grant, rng = curators[0], random.Random(1)
+    for lost in (False, True, False):
+        an_exchange(rng, grant, grant.study_id, modeler.witness_of(grant.study_id), lost=lost)
+    signer, honest = grant.signer, list(grant.bodies)
+    grant.signer = curators[3].signer
+    with pytest.raises(LogBroken, match="no valid signature"):
+        import_segment(modeler.context, archived(grant, tmp_path, 3))
+    grant.signer, grant.bodies[2] = signer, grant.bodies[2].replace(b'"status":200', b'"status":201')
+    with pytest.raises(ProtocolViolated, match="not what this side saw"):
+        import_segment(modeler.context, archived(grant, tmp_path, 3))
+    grant.bodies[:] = honest
+    assert import_segment(modeler.context, archived(grant, tmp_path, 3)) == 2
 
 
 def change(modeler, statement, *values):
