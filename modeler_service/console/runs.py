@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt import wire
+from blindopt.answer_worth import unplaced
 from modeler_service.console import figures
 from modeler_service.console.messages import messages_of
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
@@ -56,9 +57,19 @@ async def _live_values(page: Page, run_id: str) -> dict[str, Any]:
         "curve": curve,
         "recommendation": recommendation,
         "interval_name": recommendation and wire.INTERVAL_NAMES[recommendation.interval_kind],
+        "unplaced": _unplaced(run, recommendation),
         "problem": run.problem and sentence(run.problem),
         "most": run.queries_max,
     }
+
+
+def _unplaced(run: wire.RunView, recommendation: wire.Recommendation | None) -> str | None:
+    """What the interval of a recommendation says, if the noise of the answers hides the candidates."""
+    if run.study is None or recommendation is None or recommendation.interval is None:
+        return None
+    cap = run.study.budget.queries
+    remaining = None if cap is None else max(0, cap - run.trials)
+    return unplaced(run.study.answers, recommendation.interval, 0 if run.ended_because == "refused" else remaining)
 
 
 def sentence(problem: wire.RunProblem) -> str:

@@ -10,6 +10,8 @@ from blindopt import wire
 
 FEW = 5
 """Answers that are worth fewer exact ones than this find no better record than chance (docs/privacy.md)."""
+NEARLY_ALL = 0.8
+"""An interval that covers this share of the possible range places nothing."""
 _NORMAL_SQUARED = 3.84  # the square of a normal's 95 % quantile
 _LARGER = "4"
 _SENT = {"laplace": "any number", "one_bit": "two values", "piecewise": "an interval"}
@@ -114,6 +116,27 @@ def carried(law: AnswerLaw, count: int) -> str:
     if (exact := floor(law.worth(count))) < 1:
         return f"Your {count:,} answers carry less than 1 exact answer."
     return f"Your {count:,} answers carry about as much as {exact:,} exact answer{'s' if exact > 1 else ''}."
+
+
+def unplaced(answers: wire.Answers, interval: list[float], remaining: int | None) -> str | None:
+    """What the interval of a recommendation says of ``answers`` that cannot tell candidates apart; None if they can.
+
+    ``remaining``: how many more the caps allow; None: no cap.
+    """
+    law = law_of(answers)
+    if law is None:
+        return None
+    low, high = (law.answers.centre + side * law.answers.value_bound for side in (-1, 1))
+    if (share := (interval[1] - interval[0]) / (high - low)) < NEARLY_ALL:
+        return None
+    width = law.answers.value_bound / 5
+    covers = "the whole" if share > 0.999 else f"{share:.0%} of the".replace("%", " %")
+    more = "" if remaining is None else f", and {remaining:,} {'is' if remaining == 1 else 'are'} left"
+    return (
+        f"The answers cannot tell candidates apart yet. The interval covers {covers} possible range, {_of(low, '')} to "
+        f"{_of(high, '')}. About {_about(law.needed(width)):,} answers about the candidate would place it to within "
+        f"{_of(width, '')}{more}."
+    )
 
 
 def _of(number: float, unit: str) -> str:

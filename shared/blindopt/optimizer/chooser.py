@@ -391,7 +391,7 @@ class RowChooser:
         """Warnings that follow from the answers so far."""
         if not isinstance(self._algorithm, GpRule):
             return []
-        warnings = model_warnings(self._algorithm.surrogate)
+        warnings = model_warnings(self._algorithm.surrogate, self.study.answers)
         warnings += failure_warnings([self._sign * y for y in self._algorithm.far_below], self._sign)
         if not self._is_observed.all():
             warnings += self._repeats.warnings(exact=self._is_exact)

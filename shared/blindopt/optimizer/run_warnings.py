@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from blindopt import wire
+from blindopt.answer_worth import FEW, law_of
 from blindopt.gp.observations import leave_one_out
 from blindopt.gp.single_thread_blas import left_product
 from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
@@ -41,6 +43,9 @@ _SET_FIT = "set fit to auto, or correct the kernel."
 _ASK_OWNER = (
     "expect no more than random candidates would give: ask the owner for a release with less noise, or with other "
     "features."
+)
+_ASK_ANSWERS = (
+    "the reason is the noise of the answers: ask the owner for answers with a larger epsilon, or for more measurements."
 )
 _SAME_AGAIN = (
     "At least half of the last {last} trials repeat a candidate, whose answer is the same each time. Set repeats to "
@@ -88,7 +93,7 @@ def failure_warnings(outcomes: list[float], sign: int) -> list[RunWarning]:
     return [RunWarning("outcomes_failed", text)]
 
 
-def model_warnings(surrogate: Surrogate) -> list[RunWarning]:
+def model_warnings(surrogate: Surrogate, answers: wire.Answers) -> list[RunWarning]:
     """Warnings of the model after all answers, with the hyper-parameters of the next choice."""
     from scipy.special import chdtrc  # late, for a fast start of the services
 
@@ -109,5 +114,7 @@ def model_warnings(surrogate: Surrogate) -> list[RunWarning]:
         warnings.append(RunWarning("answer_far_off", _FAR_OFF.format(row=row, factor=check.largest_residual)))
     if count >= ANSWERS_MIN and not count * (check.log_density - check.baseline) >= GAIN_MIN:
         advice = _SET_FIT if surrogate.keeps_kernel else _ASK_OWNER
+        if (law := law_of(answers)) is not None and law.worth(count) < FEW:
+            advice = _ASK_ANSWERS
         warnings.append(RunWarning("model_explains_nothing", _NOTHING.format(advice=advice)))
     return warnings

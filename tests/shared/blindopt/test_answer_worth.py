@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.answer_worth import carried, law_of, meaning
+from blindopt.answer_worth import carried, law_of, meaning, unplaced
 from curator_service.privacy.answers import mechanism_of
 
 KINDS = {
@@ -112,3 +112,16 @@ def test_worth_is_what_the_variance_of_a_mean_says():
     as_many = 4.25**2 / private.var()  # exact answers whose mean varies as much
     assert law.worth(400) == pytest.approx(as_many, rel=0.08)
     assert carried(law, 400).startswith("Your 400 answers carry about as much as ")
+
+
+def test_an_interval_that_places_nothing_is_said_so_with_what_it_would_take():
+    """Of the clinic: 450 answers, as the owner reads; a run that used 30 of 30 has none left."""
+    private = wire.AutoAnswers(epsilon="1", value_bound=8.5, centre=11.5)
+    assert unplaced(private, [3.0, 20.0], 0) == (
+        "The answers cannot tell candidates apart yet. The interval covers the whole possible range, 3 to 20. About "
+        "450 answers about the candidate would place it to within 1.7, and 0 are left."
+    )
+    assert "covers 88 % of the possible range" in unplaced(private, [5.0, 20.0], 1)
+    assert unplaced(private, [5.0, 20.0], None).endswith("to within 1.7.")
+    assert unplaced(private, [8.0, 20.0], 0) is None
+    assert unplaced(wire.NONE, [3.0, 20.0], 0) is None

@@ -60,6 +60,17 @@ def test_a_model_that_explains_nothing(kernel):
     assert codes(after(y, 29, **chosen)) == []
 
 
+def test_answers_that_hide_every_candidate_are_blamed_and_not_the_release():
+    """The same answers: of a study whose answers are private, 50 are worth 2 exact ones; control: at epsilon 8, 49."""
+    y, said = np.random.default_rng(0).normal(size=60), []
+    for epsilon in ("1", "8"):
+        private = wire.concrete_answers(wire.AutoAnswers(epsilon=epsilon, value_bound=5.0))
+        chosen = {"fit": FIT, "algorithm": "ei"}
+        said += after(y, 50, over=study(kernel=None, answers=private), **chosen).warnings[:1]
+    assert "the reason is the noise of the answers: ask the owner for answers with a larger epsilon" in said[0]
+    assert "ask the owner for a release with less noise" in said[1]
+
+
 def test_half_of_the_last_trials_repeat():
     """A mean far below all answers: gp_ucb stays with candidates that it knows."""
     y = outcome_of(candidates()) + 100.0
