@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt import wire
-from blindopt.errors import NotFound
+from blindopt.errors import Erased, NotFound
 from curator_service.console import drafting, figures, groups, private_bounds, studies
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import datasets, every
@@ -30,6 +30,8 @@ async def new(page: Page) -> Response:
     if (other := changed or page.query.get("from")) is not None:
         study = await page.api.read(f"/v1/studies/{id_of('std', other)}", wire.StudyOwnerView)
         dataset = await page.api.read(f"/v1/datasets/{study.spec.dataset_id}", wire.DatasetView)
+        if dataset.erased_at is not None:
+            raise Erased("the dataset of this study was erased, with its columns: begin a new study on another dataset")
         form = drafting.again(study.spec.model_dump(mode="json"), dataset)
         if changed is not None:
             form.fill({"change": changed, "replaces": study.spec_sha256})
@@ -102,6 +104,7 @@ async def effect(page: Page, form: Form) -> Response:
     dataset, step = await _dataset(page, form), "answers" if form.get("step") == "answers" else "release"
     body = {} if dataset is None else drafting.body_so_far(form, dataset, step)
     context: dict[str, Any] = {"problem": next(iter(form.errors.values()), None), "checked": None, "live": True}
+    context["spec"] = None
     if form.ok and dataset is not None:
         try:
             context |= await _effect(page, form, dataset, body, step)

@@ -25,8 +25,8 @@ class Reader(Person):
         self.steps = steps(document)
         super().__init__(browser, address, name)
 
-    def _done(self):
-        super()._done()
+    def _done(self, *kinds):
+        super()._done(*kinds)
         self.look()
 
     def look(self):

@@ -8,6 +8,8 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner
+from curator_service import console
+from tests import console_errors
 from tests.curator_service.budget.file_of_records import CSV, spec_of
 
 
@@ -127,6 +129,15 @@ def test_an_erasure_says_what_goes_and_is_confirmed_by_the_name(owner, auditor, 
     for page in (*pages, "/", "/accounts", f"/accounts/{study}", f"/accounts/{study}/exposure", "/log"):
         owner.get(page)
         assert owner.status == 200, page
+    made_up = {"study_id": study, "dataset_id": dataset}
+    entries = [entry for entry in console.build().entries if entry.method == "GET" and "{study_id}" in entry.path]
+    every = [entry.path.format(**console_errors.MADE_UP | made_up) for entry in entries]
+    for page in (*every, f"/studies/new?from={study}", f"/studies/new?change={study}"):
+        if not page.endswith("/events"):
+            owner.get(page)
+            assert owner.status in (200, 404, 410), page
+    assert owner.status == 410
+    assert "was erased" in owner.shown
     for page in ("/accounts", f"/accounts/{study}"):
         auditor.get(page)
         assert auditor.status == 200, page
