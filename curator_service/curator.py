@@ -31,7 +31,6 @@ from curator_service.reports.feature_results import FeatureResults
 from curator_service.reports.overviews import Overviews
 from curator_service.reports.privacy_reports import PrivacyReports
 from curator_service.settings import Settings
-from curator_service.store import jobs
 from curator_service.studies.grants import Grants
 from curator_service.studies.messages import Messages
 from curator_service.studies.release_cache import ReleasedStudies
@@ -108,7 +107,7 @@ class Curator:
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
         with self.context.database.read() as db:
-            return {"tuning": states(db, jobs.tunings), "forecast": states(db, jobs.forecasts)}
+            return {"tuning": states(db, store.tunings), "forecast": states(db, store.forecasts)}
 
     def gauges(self) -> Figures:
         """Its figures. How long commits take is left out while an open study hides how long its answers take."""

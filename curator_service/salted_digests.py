@@ -1,11 +1,7 @@
-"""Digests for the log of texts that might be guessed, and the salt of a reply with numbers."""
+"""Digests for the log of texts that might be guessed."""
 
 import hashlib
-import secrets
-from collections.abc import Iterable
 from pathlib import Path
-
-from pydantic_core import to_json
 
 from blindopt.audit.merkle_log import sha256
 from blindopt.wire import NUMBER_MAX
@@ -30,15 +26,3 @@ def salted_file_digest(path: Path, salt: str) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def reply_salt(numbers: Iterable[float]) -> str:
-    """A random text of 32 characters, and as many more as the numbers of the reply are shorter than their longest form.
-
-    So the length of a reply, which a network sees through TLS, says nothing about its numbers.
-
-    >>> len(reply_salt([0.5])) - len(reply_salt([-0.5]))
-    1
-    """
-    length = 32 + sum(NUMBER_MAX - len(to_json(number)) for number in numbers)
-    return secrets.token_hex(-(-length // 2))[:length]

@@ -21,8 +21,8 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.settings import NO_NOISE
 from blindopt.optimizer.optimizer import Optimizer
 from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy.answers import Measured, release
 from curator_service.privacy.measurement.groups import measure_groups, steps
-from curator_service.privacy.measurement.privatize import Measured, release
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 

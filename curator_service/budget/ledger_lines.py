@@ -11,8 +11,7 @@ from blindopt.wire.base import GuaranteeKind
 from curator_service.budget.ledger import NO_CHARGES, Account, Balance, Cost, RowBalance
 from curator_service.budget.table import LAST, LAST_OF_ROW, LINES_OF_ACCOUNT, account_lines, ledger
 from curator_service.privacy.prices import units
-from curator_service.store import ahead_of, datasets, queries, studies
-from curator_service.store.jobs import tunings
+from curator_service.store import ahead_of, datasets, queries, studies, tunings
 from service_kit.store import stored_replies
 from service_kit.store.base import page_of
 from service_kit.store.database import Connection

@@ -10,7 +10,7 @@ from blindopt.errors import Fault, Invalid
 from blindopt.faults import nearest
 from blindopt.formats.numbers import number_of
 from blindopt.wire import LABELS_MAX, ColumnChoice, ReadingChoice
-from curator_service.datasets.findings import Limits, refuse
+from curator_service.datasets.sources import Limits, refuse
 
 _NAME_MAX = 200
 _OF_INDEX = re.compile(r"Unnamed: [0-9]+|__index_level_[0-9]+__")

@@ -19,8 +19,7 @@ from blindopt.formats.numbers import LARGEST_INTEGER, DecimalSigns, is_missing, 
 from blindopt.formats.tables import SEPARATORS, Malformed, Part, TextTable
 from blindopt.wire import DecimalSign, Encoding, ReadingChoice, Separator
 from curator_service.datasets.columns import names_of, unnamed
-from curator_service.datasets.findings import Findings, Limits, refuse
-from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
+from curator_service.datasets.sources import CELL_MAX, Findings, Limits, Numbers, RawBlock, RawColumn, refuse
 
 _BLOCK_ROWS, _BLOCK_CHARACTERS = 10_000, 1 << 20
 _BLANK_MAX = 10_000

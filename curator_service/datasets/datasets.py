@@ -21,19 +21,17 @@ from curator_service.budget.views import overlaps_of
 from curator_service.datasets import facts
 from curator_service.datasets import table as dataset_table
 from curator_service.datasets.columns import DETECTED, check_columns
-from curator_service.datasets.findings import Limits
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.persons import kept_rows, numbers_of, pieces, two_digests
-from curator_service.datasets.readings import Reading
-from curator_service.datasets.record_texts import person_ids_of, reading_of
+from curator_service.datasets.readings import Reading, digest_of, is_parquet, unpacked
+from curator_service.datasets.records import person_ids_of, reading_of
 from curator_service.datasets.same_people import Comparisons, SamePeople
+from curator_service.datasets.sources import Limits
 from curator_service.datasets.statistics import Statistics
-from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
 from curator_service.datasets.uploads import Uploads
 from curator_service.datasets.worker import Job, Reply
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
-from curator_service.store import jobs
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
@@ -396,12 +394,12 @@ def check_unused(db: Connection, dataset_id: str) -> None:
         f"{subject} use it: {', '.join(named(row) for row in users)}. {advice}"
         for subject, users, advice in (
             ("studies that were released or charged", staying, "Archive the dataset instead"),
-            ("tunings", jobs.tunings_on(db, dataset_id), "Archive the dataset instead"),
+            ("tunings", store.tunings_on(db, dataset_id), "Archive the dataset instead"),
             ("drafts", drafts, "Delete them first"),
         )
         if users
     ]
-    if jobs.is_forecast_from(db, dataset_id):
+    if store.is_forecast_from(db, dataset_id):
         reasons.append("a forecast under way takes its rows from it: let it end first")
     if not reasons and _is_remembered_by(db, store.find(db, store.datasets, dataset_id)):
         reasons.append(

@@ -14,8 +14,7 @@ from blindopt.arrays import Vector
 from blindopt.formats.numbers import LARGEST_INTEGER
 from blindopt.wire import DecimalSign
 from curator_service.datasets.columns import names_of, unnamed
-from curator_service.datasets.findings import Findings, Limits, refuse, too_large
-from curator_service.datasets.sources import CELL_MAX, Numbers, RawBlock, RawColumn
+from curator_service.datasets.sources import CELL_MAX, Findings, Limits, Numbers, RawBlock, RawColumn, refuse, too_large
 
 _BLOCK_ROWS, _BLOCK_CELLS, _BLOCK_CHARACTERS = 10_000, 200_000, 1 << 22
 _EXPANSION = 10

@@ -23,10 +23,9 @@ from blindopt.wire import (
 )
 from curator_service.datasets.columns import DETECTED, choose
 from curator_service.datasets.csv_source import CsvSource, csv_source
-from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.parquet_source import ParquetSource, parquet_source
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.sources import Numbers, RawBlock, RawColumn
+from curator_service.datasets.sources import Findings, Limits, Numbers, RawBlock, RawColumn, refuse
 
 Source = CsvSource | ParquetSource
 _EPOCH = date(1970, 1, 1)

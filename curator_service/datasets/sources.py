@@ -1,12 +1,16 @@
-"""Blocks of raw columns, as a source makes them of a file: nothing is decided here about what they mean."""
+"""What sources of files share: limits, blocks of raw columns, of which nothing is decided here, and the faults found.
+
+Faults are kept by column and kind: where the first is, and how many there are. Never a value.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Vector
+from blindopt.errors import DatasetInvalid, sentence
 
 CELL_MAX = 131_072  # as csv has it
 
@@ -35,3 +39,51 @@ class RawBlock:
         """The place of a row, for a fault."""
         where: dict[str, object] = {"row": self.rows[index]}
         return where if self.lines is None else where | {"line": self.lines[index]}
+
+
+ERRORS_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest size of a dataset, and how many bytes its file may hold when it is unpacked."""
+
+    rows: int
+    columns: int
+    unpacked: int = 1 << 30
+
+
+@dataclass(slots=True)
+class Findings:
+    """The faults of a file: for each kind in each column the place of the first, and their number if it is not 1."""
+
+    kept: dict[tuple[object, str], dict[str, object]] = field(default_factory=dict)
+    total: int = 0
+
+    def add(self, message: str, **where: object) -> None:
+        """Count a fault at a row, line and column."""
+        self.total += 1
+        kind = (where.get("column"), message)
+        if kind in self.kept:
+            self.kept[kind]["count"] = int(str(self.kept[kind].get("count", 1))) + 1
+        elif len(self.kept) < ERRORS_SHOWN:
+            self.kept[kind] = {"message": message, **where}
+
+    def raise_any(self) -> None:
+        """Raise DatasetInvalid if there is any fault."""
+        if self.total:
+            errors = list(self.kept.values())
+            kinds = f" of {len(errors)} kinds" if 1 < len(errors) < self.total else ""
+            more = f"; {self.total} errors{kinds} in the file" if self.total > 1 else ""
+            raise DatasetInvalid(f"{sentence(errors[0])}{more}; nothing was stored", errors, self.total)
+
+
+def refuse(message: str, **where: object) -> DatasetInvalid:
+    """The error for a file with one fault that stops the reading."""
+    end = " Nothing was stored." if message.endswith("?") else "; nothing was stored"
+    return DatasetInvalid(f"{message}{end}", [{"message": message, **where}], 1)
+
+
+def too_large(limit: int) -> DatasetInvalid:
+    """The error for a file that holds more than ``limit`` bytes."""
+    return refuse(f"the file holds more than {limit:,} bytes when unpacked")

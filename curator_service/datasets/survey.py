@@ -25,7 +25,6 @@ from blindopt.wire import (
     SurveyedColumn,
 )
 from curator_service.datasets.columns import DETECTED
-from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.reading import (
     all_numbers,
     decimal_sign,
@@ -35,7 +34,7 @@ from curator_service.datasets.reading import (
     open_source,
     rounded_cells,
 )
-from curator_service.datasets.sources import Numbers, RawBlock
+from curator_service.datasets.sources import Findings, Limits, Numbers, RawBlock
 
 _CATEGORY_MAX = 100
 _TEXT_MAX = 1_000

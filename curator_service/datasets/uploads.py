@@ -19,10 +19,9 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import DatasetInvalid, Erased, NotFound, StateConflict
 from blindopt.wire import LABELS_MAX, ColumnChoice, SurveyedColumn
 from curator_service import store
-from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import numbers_of, two_digests
-from curator_service.datasets.readings import Reading
-from curator_service.datasets.unpacking import digest_of, is_parquet, unpacked
+from curator_service.datasets.readings import Reading, digest_of, is_parquet, unpacked
+from curator_service.datasets.sources import Limits
 from curator_service.datasets.worker import Job
 from curator_service.settings import Settings
 from curator_service.vault import PendingFiles, Vault

@@ -24,10 +24,10 @@ from blindopt.wire import (
     Separator,
     SurveyedColumn,
 )
-from curator_service.datasets.findings import Findings, Limits, refuse
 from curator_service.datasets.parquet_source import import_arrow
 from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.reading import open_source, read_table
+from curator_service.datasets.sources import Findings, Limits, refuse
 from curator_service.datasets.statistics import Statistics
 from curator_service.datasets.survey import Surveyed, survey
 from service_kit import runner

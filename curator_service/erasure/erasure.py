@@ -21,7 +21,6 @@ from curator_service.datasets.uploads import Uploads
 from curator_service.erasure import table as erasures
 from curator_service.queries.table import BATCHES, digest
 from curator_service.settings import Settings
-from curator_service.store import jobs
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
 from service_kit.background import Background
@@ -118,7 +117,7 @@ def _check(db: Connection, row: Any) -> None:
     if row.erased_at is not None:
         raise Erased(f"the dataset was erased already, at {moment(row.erased_at):%Y-%m-%d %H:%M} UTC")
     studies = store.studies_on(db, row.id)
-    tunings = [row_of_use for row_of_use in jobs.tunings_on(db, row.id) if row_of_use.state == "running"]
+    tunings = [row_of_use for row_of_use in store.tunings_on(db, row.id) if row_of_use.state == "running"]
     reasons = [
         f"{reason}: {', '.join(named(row_of_use) for row_of_use in under_way)}"
         for reason, under_way in (
@@ -130,7 +129,7 @@ def _check(db: Connection, row: Any) -> None:
     ]
     if row.archived_at is None:
         reasons.append("it is not archived (archive it first)")
-    if jobs.is_forecast_from(db, row.id) or any(jobs.count_running(db, jobs.forecasts, s.id) for s in studies):
+    if store.is_forecast_from(db, row.id) or any(store.count_running_jobs(db, store.forecasts, s.id) for s in studies):
         reasons.append("a forecast on it is under way: cancel it, or let it end")
     if reasons:
         raise StateConflict("the dataset cannot be erased: " + ". ".join(reasons))
@@ -145,7 +144,7 @@ def _reply(dataset_id: str, at: Any, details: dict[str, Any]) -> wire.DatasetEra
 def sweeps(settings: Settings) -> dict[str, tuple[int | None, Sweep]]:
     """What a curator sweeps, each with the days for which it is kept."""
     return common(settings) | {
-        "forecasts": (settings.retention_forecasts_days, lambda db, before: (jobs.sweep_forecasts(db, before), {})),
+        "forecasts": (settings.retention_forecasts_days, lambda db, before: (store.sweep_forecasts(db, before), {})),
         "notes": (settings.retention_notes_days, _sweep_notes),
     }
 

@@ -13,7 +13,6 @@ from blindopt.wire import ReleaseReport
 from curator_service import store
 from curator_service.datasets.table import bounds, forget_labels
 from curator_service.queries import table as inbox
-from curator_service.store import jobs
 from curator_service.studies import table as messages
 from service_kit.store import stored_replies, tokens
 from service_kit.store.base import stamp as stamp
@@ -58,7 +57,7 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     reports = _reports(db, studies)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
-    db.execute(delete(jobs.forecasts).where(_forecasts(dataset_id, studies)))
+    db.execute(delete(store.forecasts).where(_forecasts(dataset_id, studies)))
     counts = {
         "queries": len(queries),
         "measurements": _measurements(db, studies),
@@ -77,8 +76,8 @@ def _grants(db: Connection, studies: Iterable[str]) -> list[str]:
 def _owners(db: Connection, dataset_id: str, studies: Collection[str]) -> list[str]:
     """Ids of forecasts, tunings, private bounds and messages, which replies to owners begin with."""
     identities = [
-        *db.execute(select(jobs.forecasts.c.id).where(_forecasts(dataset_id, studies))).scalars(),
-        *db.execute(select(jobs.tunings.c.id).where(jobs.tunings.c.dataset_id == dataset_id)).scalars(),
+        *db.execute(select(store.forecasts.c.id).where(_forecasts(dataset_id, studies))).scalars(),
+        *db.execute(select(store.tunings.c.id).where(store.tunings.c.dataset_id == dataset_id)).scalars(),
         *db.execute(select(bounds.c.id).where(bounds.c.dataset_id == dataset_id)).scalars(),
         *db.execute(select(messages.messages.c.id).where(messages.messages.c.study_id.in_(studies))).scalars(),
     ]
@@ -101,7 +100,7 @@ def _reports(db: Connection, studies: Collection[str]) -> dict[str, str]:
 
 def _forecasts(dataset_id: str, studies: Collection[str]) -> Any:
     """Which forecasts are of these studies, or took their rows from the dataset."""
-    return jobs.forecasts.c.study_id.in_(studies) | jobs.forecasts.c.spec.contains(dataset_id)
+    return store.forecasts.c.study_id.in_(studies) | store.forecasts.c.spec.contains(dataset_id)
 
 
 def _measurements(db: Connection, studies: Collection[str]) -> int:
@@ -124,8 +123,8 @@ def _messages(db: Connection, studies: Collection[str], marker: bytes) -> int:
 
 def _results(db: Connection, dataset_id: str) -> int:
     """Overwrite what tunings and private bounds released, and why a tuning failed; how many there were."""
-    of = jobs.tunings.c.dataset_id == dataset_id
-    tuned = db.execute(update(jobs.tunings).where(of).values(outcome=None, problem=None, salt="")).rowcount
+    of = store.tunings.c.dataset_id == dataset_id
+    tuned = db.execute(update(store.tunings).where(of).values(outcome=None, problem=None, salt="")).rowcount
     bound = db.execute(update(bounds).where(bounds.c.dataset_id == dataset_id).values(result=None)).rowcount
     return int(tuned + bound)
 

@@ -29,7 +29,6 @@ from curator_service.privacy.prices import Prices, text, units
 from curator_service.queries import table as inbox_store
 from curator_service.queries.table import BATCHES, AnswerVersion, Entry, MeasuredQuery, Measurement, digest
 from curator_service.salted_digests import salted_digest, salted_file_digest
-from curator_service.store import jobs
 from curator_service.studies import table as messages
 from service_kit.context.log_summaries import (
     OTHER,
@@ -908,7 +907,7 @@ class TuningLogSummary:
                 yield LogBroken("the accounts of datasets lack lines that are in the log", about=account)
         stored: dict[str, tuple[str | None, str, str | None] | None] = {}
         gone = set()
-        for row in store.every(db, jobs.tunings):
+        for row in store.every(db, store.tunings):
             stored[row.id] = salted_digest(row.spec, row.salt), row.state, salted_digest(row.outcome, row.salt)
             if row.dataset_id in self._erased.datasets:  # the salt is erased, too
                 stored[row.id] = None, row.state, None

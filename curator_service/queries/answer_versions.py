@@ -26,11 +26,10 @@ from blindopt.errors import Erased, StateConflict
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
-from curator_service.privacy.measurement.privatize import Measured, draws_nothing, release, releases_mean
+from curator_service.privacy.answers import Measured, draws_nothing, release, releases_mean, reply_salt
 from curator_service.privacy.prices import Prices
 from curator_service.queries import table as inbox_store
 from curator_service.queries.table import AnswerVersion, MeasuredQuery
-from curator_service.salted_digests import reply_salt
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext

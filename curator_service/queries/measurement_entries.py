@@ -9,7 +9,7 @@ from typing import Any, Literal
 from blindopt import wire
 from blindopt.errors import Invalid, StateConflict
 from blindopt.formats.numbers import grouped
-from curator_service.privacy.measurement.privatize import draws_nothing
+from curator_service.privacy.answers import draws_nothing
 from curator_service.queries import table as inbox_store
 from curator_service.queries.table import Entry, MeasuredQuery, Measurement
 from service_kit.identity.tokens import new_id

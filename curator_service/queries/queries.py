@@ -26,15 +26,14 @@ from blindopt.formats.release_files import Section, sections_of
 from curator_service import notices, store
 from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
+from curator_service.privacy.answers import is_exact, measure, reply_salt
 from curator_service.privacy.guarantees import not_protected
-from curator_service.privacy.measurement.privatize import is_exact, measure
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
 from curator_service.releases import groups
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
-from curator_service.salted_digests import reply_salt
-from curator_service.studies import downloads
+from curator_service.studies.grants import download_of
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_from, withheld_rows
 from curator_service.studies.study_caps import changes_of
 from curator_service.vault import Vault
@@ -100,7 +99,7 @@ class Queries:
         """
         with self._context.database.read() as db:
             released = self._studies.of(db, study_id)
-            download = downloads.of_grant(db, released, principal.id)
+            download = download_of(db, released, principal.id)
         parts, path = download.parts, self._vault.candidates(released.id)
         if number is None and parts:
             last = len(parts) - 1
@@ -399,7 +398,7 @@ def view_of(
 ) -> wire.StudyView:
     """The study as the modeler of a grant may see it. Raises StudyNotOpen before the release, and Erased."""
     released, state = studies.of(db, study_id), store.state_of(db, study_id)
-    download = downloads.of_grant(db, released, grant_id)
+    download = download_of(db, released, grant_id)
     current = release_status(db, released.spec, released.report)
     changes = changes_of(db, study_id)
     spec, mechanism = released.spec, mechanism_of(released.spec, current.release)

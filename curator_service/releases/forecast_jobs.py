@@ -17,7 +17,7 @@ from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells
 from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.releases.jobs import Jobs
 from curator_service.settings import Settings
-from curator_service.store.jobs import forecasts
+from curator_service.store import forecasts
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Generic
 
 from blindopt.errors import BlindoptError, RecordChanged, StateConflict
 from curator_service import store
-from curator_service.store import jobs
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.runner.program import ReplyT
@@ -31,12 +30,12 @@ class Jobs(ABC, Generic[ReplyT]):
     noun: ClassVar[str]
     stopped: ClassVar[str]
     """The problem of a job that was interrupted, and what to do."""
-    _table: ClassVar[jobs.Table]
+    _table: ClassVar[store.Table]
 
     def __init__(self, context: ServiceContext, kind: Kind[ReplyT], jobs_waiting_max: int) -> None:
         self._context, self._kind, self._jobs_waiting_max = context, kind, jobs_waiting_max
         with context.database.read() as db:
-            self._interrupted = jobs.running(db, self._table)
+            self._interrupted = store.running_jobs(db, self._table)
 
     def recover(self) -> bool:
         """End the jobs that did not run any more when the service started; False while a finding names one of them.
@@ -62,7 +61,7 @@ class Jobs(ABC, Generic[ReplyT]):
 
     def _check_room(self, db: Connection) -> None:
         """Raise StateConflict if as many jobs wait as may."""
-        if jobs.count_running(db, self._table) > self._jobs_waiting_max:
+        if store.count_running_jobs(db, self._table) > self._jobs_waiting_max:
             waiting = f"{self._jobs_waiting_max} {self.noun}s wait already"
             raise StateConflict(f"{waiting}: let one end, or cancel one, before you ask for more")
 
@@ -142,4 +141,4 @@ class Jobs(ABC, Generic[ReplyT]):
     def _end(self, db: Connection, job_id: str, **ending: Any) -> bool:
         task = self._kind.find(job_id)
         progress = {} if task is None else {"progress": task.progress}
-        return jobs.end(db, self._table, job_id, ended_at=stamp(self._context.clock()), **(progress | ending))
+        return store.end_job(db, self._table, job_id, ended_at=stamp(self._context.clock()), **(progress | ending))

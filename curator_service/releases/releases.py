@@ -41,7 +41,7 @@ from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import ReleaseStatus, release_status, report_of, rho_of
-from curator_service.studies import downloads
+from curator_service.studies.grants import next_download, record_download
 from curator_service.studies.studies import check_release_of, owner_view
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -357,8 +357,8 @@ class Releases:
         if source is not None:
             details |= {"release_of": source.study_id, "source_id": source.id}
             grants = {row.principal for row in tokens.of_study(db, study_id)}  # made for the draft
-            gets = downloads.of_next_grant(db, self._vault, study_id) if grants else None
-            downloads.record(db, study_id, grants, gets, actor="curator", now=self._context.clock())
+            gets = next_download(db, self._vault, study_id) if grants else None
+            record_download(db, study_id, grants, gets, actor="curator", now=self._context.clock())
         return Effect(view, "study.released", details, 200)
 
     def _abandon(self, db: Connection, study_id: str, actor: str, problem: str) -> None:

@@ -7,10 +7,8 @@ from blindopt import wire
 from blindopt.audit import signed_documents
 from blindopt.errors import Busy
 from curator_service import store
-from curator_service.budget.statements import in_short
-from curator_service.budget.views import DatasetAccounts
-from curator_service.datasets.record_texts import reading_of
-from curator_service.datasets.records import withheld_records
+from curator_service.budget.views import DatasetAccounts, in_short
+from curator_service.datasets.records import reading_of, withheld_records
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.guarantees import neighbours, surest, unit_of_privacy
 from curator_service.privacy.prices import is_groups

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.budget.ledger_lines import LineFilter
-from curator_service.routes.common import CuratorDep, DatasetId, StudyId
+from curator_service.routes import CuratorDep, DatasetId, StudyId
 from service_kit.store.base import stamp
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import Order, PagingDep, Time

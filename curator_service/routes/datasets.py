@@ -13,7 +13,7 @@ from blindopt.errors import Invalid
 from blindopt.faults import check_name, nearest, parse
 from curator_service.curator import Curator
 from curator_service.datasets.datasets import Upload
-from curator_service.routes.common import CuratorDep, DatasetId
+from curator_service.routes import CuratorDep, DatasetId
 from service_kit.context.request import RequestContext
 from service_kit.store.labels import ListFilter
 from service_kit.store.stored_replies import StoredReply

@@ -7,7 +7,7 @@ from fastapi import Path
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, StudyId
+from curator_service.routes import CuratorDep, StudyId
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.openapi import header

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from blindopt import wire
 from curator_service.queries.inbox.inbox import Corrections, Filter
 from curator_service.queries.inbox.spreadsheet import Commas
-from curator_service.routes.common import CuratorDep, QueryId
+from curator_service.routes import CuratorDep, QueryId
 from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,

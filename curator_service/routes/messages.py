@@ -6,7 +6,7 @@ from fastapi import Depends, Path, Query, Request
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, StudyId
+from curator_service.routes import CuratorDep, StudyId
 from service_kit.web.dependencies import (
     RecordedReply,
     RequestContextDep,

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from blindopt import wire
 from blindopt.version import VERSION
 from curator_service.releases.mechanisms.registry import MECHANISMS
-from curator_service.routes.common import CuratorDep
+from curator_service.routes import CuratorDep
 
 router = APIRouter(tags=["health"])
 

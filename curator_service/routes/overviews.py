@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, StudyId
+from curator_service.routes import CuratorDep, StudyId
 from service_kit.web.dependencies import allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented

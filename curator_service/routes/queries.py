@@ -13,7 +13,7 @@ from blindopt.errors import RangeNotSatisfiable
 from blindopt.formats.npy_files import MEDIA_TYPE, read
 from blindopt.formats.release_files import Section
 from curator_service.curator import Curator
-from curator_service.routes.common import CuratorDep, QueryId, StudyId
+from curator_service.routes import CuratorDep, QueryId, StudyId
 from service_kit.identity.tokens import Principal
 from service_kit.web.dependencies import (
     RecordedReply,

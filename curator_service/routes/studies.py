@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
+from curator_service.routes import CuratorDep, GrantId, StudyId, TokenId
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router, preferences
 from service_kit.web.listings import ListFilterDep, PagingDep
 from service_kit.web.openapi import header

@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, TuningId
+from curator_service.routes import CuratorDep, TuningId
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.openapi import header

@@ -7,7 +7,7 @@ from fastapi import File, Path, UploadFile
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep
+from curator_service.routes import CuratorDep
 from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, UnkeyedContextDep, api_router
 from service_kit.web.problems import documented
 

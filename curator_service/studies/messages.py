@@ -11,7 +11,7 @@ from curator_service import notices, store
 from curator_service.budget import ledger_lines
 from curator_service.budget.ledger import is_raised
 from curator_service.datasets.labels import Labels
-from curator_service.datasets.record_texts import in_words
+from curator_service.datasets.records import in_words
 from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table

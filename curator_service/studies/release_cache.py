@@ -19,8 +19,7 @@ from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import check_order
 from curator_service.datasets.persons import RowsOfPersons, numbers_of
-from curator_service.datasets.record_texts import file_row, reading_of
-from curator_service.datasets.records import withheld_records
+from curator_service.datasets.records import file_row, reading_of, withheld_records
 from curator_service.datasets.table import ANY_WITHHELD
 from curator_service.privacy.measurement.groups import sums_of_groups
 from curator_service.privacy.prices import alone, is_groups

@@ -17,7 +17,7 @@ from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.registry import choice_of
 from curator_service.releases.report import release_status
 from curator_service.settings import Settings
-from curator_service.store import Reasons, jobs, reasons
+from curator_service.store import Reasons, reasons
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
@@ -83,9 +83,9 @@ class Studies:
             spec = self._fitted(db, change.study)
             dropped = 0
             if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
-                if jobs.count_running(db, jobs.forecasts, study_id):
+                if store.count_running_jobs(db, store.forecasts, study_id):
                     raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
-                dropped = jobs.drop_forecasts(db, study_id)
+                dropped = store.drop_forecasts(db, study_id)
             values = {"dataset_id": spec.dataset_id, "spec": (spec_json := spec.model_dump_json())}
             store.change(db, store.studies, study_id, **values)
             details = {
@@ -175,12 +175,12 @@ class Studies:
                 )
             if store.has_history(db, study_id):
                 raise StateConflict("the ledger has a charge or refusal of this draft, which stays: archive it instead")
-            if jobs.count_running(db, jobs.forecasts, study_id):
+            if store.count_running_jobs(db, store.forecasts, study_id):
                 raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
             for token in tokens.of_study(db, study_id):
                 if token.revoked_at is None:
                     self._context.authentication.revoke(db, token.kid, actor=request.principal.actor)
-            dropped = jobs.drop_forecasts(db, study_id)
+            dropped = store.drop_forecasts(db, study_id)
             store.forget_draft(db, study_id)
             return {"forecasts_dropped": dropped}
 

@@ -29,7 +29,7 @@ from curator_service.privacy.prices import exact
 from curator_service.releases.jobs import Jobs
 from curator_service.salted_digests import salted_digest
 from curator_service.settings import Settings
-from curator_service.store.jobs import tunings
+from curator_service.store import tunings
 from curator_service.tuning.scoring import logistic, problems
 from curator_service.tuning.scoring.worker import PROGRAM, Ended, Job, Reply, Scorer, Source, plan_light
 from curator_service.vault import Vault

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from opendp import measurements
 
+from curator_service.privacy import answers as answer_mechanisms
 from curator_service.privacy import entropy, noise
 from curator_service.privacy.answers import AnswerMechanism
-from curator_service.privacy.measurement import groups, privatize
+from curator_service.privacy.measurement import groups
 from curator_service.releases.mechanisms import groups as release_groups
 from curator_service.releases.mechanisms import private_centres
 from curator_service.releases.mechanisms.private_centres import PrivateCentres
@@ -119,7 +120,7 @@ def replace_measurement_noise(monkeypatch: pytest.MonkeyPatch, add: Callable[[An
 
 def replace_answer_mechanism(monkeypatch: pytest.MonkeyPatch, mechanism_of: Callable[..., AnswerMechanism]) -> None:
     """Answers by another mechanism than the study says: ``mechanism_of(answers, persons=1)``."""
-    monkeypatch.setattr(privatize, "mechanism_of", mechanism_of)
+    monkeypatch.setattr(answer_mechanisms, "mechanism_of", mechanism_of)
 
 
 def forget_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:

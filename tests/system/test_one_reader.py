@@ -15,8 +15,8 @@ from blindopt.errors import DatasetInvalid, Invalid
 from blindopt.formats.numbers import DecimalSigns
 from curator_service.cli import daily
 from curator_service.console import private_bounds
-from curator_service.datasets.findings import Limits
 from curator_service.datasets.reading import read_table
+from curator_service.datasets.sources import Limits
 from curator_service.queries.inbox import spreadsheet
 from modeler_service.use_cases import imports
 from service_kit.console import Form

@@ -24,7 +24,7 @@ from blindopt.errors import (
     StorageUnavailable,
 )
 from curator_service.datasets.labels import Labels
-from curator_service.datasets.record_texts import in_words
+from curator_service.datasets.records import in_words
 from curator_service.privacy.prices import text, units
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store

@@ -12,8 +12,14 @@ from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.persons import PersonColumn
-from curator_service.datasets.record_texts import file_row, person_ids_of, reading_of
-from curator_service.datasets.records import file_numbers, of_units, withheld_records
+from curator_service.datasets.records import (
+    file_numbers,
+    file_row,
+    of_units,
+    person_ids_of,
+    reading_of,
+    withheld_records,
+)
 from curator_service.datasets.same_people import Comparisons, SamePeople
 from curator_service.queries.inbox.inbox import Inbox
 from curator_service.queries.table import unanswered_queries

@@ -11,9 +11,8 @@ import numpy as np
 
 from blindopt.arrays import Vector
 from blindopt.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
-from curator_service.privacy.answers import mechanism_of
+from curator_service.privacy.answers import added_variance, is_exact, measure, mechanism_of
 from curator_service.privacy.measurement.groups import LEVELS, GroupAnswers, steps
-from curator_service.privacy.measurement.privatize import added_variance, is_exact, measure
 from curator_service.privacy.prices import Prices, is_groups, text
 from curator_service.releases.attacks.scene import ALPHA, median_interval
 

@@ -20,9 +20,9 @@ from blindopt.audit import signed_documents
 from blindopt.audit.merkle_log import Json
 from blindopt.wire import amount
 from curator_service.datasets.scaling import ScaledRows
+from curator_service.privacy.answers import Measured, release, releases_mean
 from curator_service.privacy.calibration import failure
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
-from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
 from curator_service.privacy.noise.lattice import lattice
 from curator_service.privacy.prices import answers_add_up, is_groups
 from curator_service.releases.attacks.column_space import implied

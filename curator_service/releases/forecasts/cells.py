@@ -16,10 +16,10 @@ from curator_service.privacy import answers
 from curator_service.privacy.measurement.groups import GroupAnswers
 from curator_service.privacy.prices import UNITS, exact
 from curator_service.releases.mechanisms import groups
-from curator_service.releases.mechanisms.gaussian_projection import PROJECTED_FEATURES_MIN
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.row_noise import PROJECTED_FEATURES_MIN
 from curator_service.studies import public_kernels
 
 FAILURE_PROBABILITY = 1e-6

@@ -8,11 +8,15 @@ from curator_service.datasets.scaling import rounding_of
 from curator_service.privacy.calibration import Concrete, concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
-from curator_service.releases.mechanisms.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Identity, Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
-from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import (
+    PROJECTED_FEATURES_MIN,
+    GaussianMechanism,
+    GaussianProjection,
+    PlanarLaplaceMechanism,
+)
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
     PlanarLaplaceMechanism,

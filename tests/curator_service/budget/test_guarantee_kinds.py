@@ -3,7 +3,7 @@
 import pytest
 
 from blindopt import wire
-from curator_service.budget import statements, table
+from curator_service.budget import table, views
 from curator_service.budget.ledger import Account
 from service_kit.store import audit_log
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
@@ -202,10 +202,10 @@ def test_the_account_is_printed_from_its_statements(file):
     assert account.sentence.startswith(f"{said} Not in this figure: 1 tuning, which promises (2, 0.02) on average")
     assert account.sentence.endswith(" ".join(worst.rests_on))
     other = worst.model_copy(update={"epsilon": "9", "uses": worst.uses[:1], "rests_on": ["Control."]})
-    printed = statements.in_words([other, average], account.uses, None)  # the control: all is from the statements
+    printed = views.in_words([other, average], account.uses, None)  # the control: all is from the statements
     assert printed.startswith("Each record of this file has used at most epsilon 9, over 1 study.")
     assert printed.endswith("in the worst case. Control.")
-    assert statements.in_short([other, average]).startswith("Bounded: each record has used at most epsilon 9, over 1")
+    assert views.in_short([other, average]).startswith("Bounded: each record has used at most epsilon 9, over 1")
 
 
 def test_a_statement_over_a_use_without_a_guarantee_bounds_nothing(file):

@@ -19,8 +19,8 @@ from hypothesis.extra import numpy as hnp
 
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import ReadingChoice
-from curator_service.datasets.findings import ERRORS_SHOWN, Limits
 from curator_service.datasets.reading import read_table
+from curator_service.datasets.sources import ERRORS_SHOWN, Limits
 from curator_service.datasets.survey import survey
 
 read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))

@@ -21,13 +21,13 @@ from pydantic import ValidationError
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import CellReading, ColumnChoice, Feature, PlanarLaplaceRelease, ReadingChoice
 from curator_service.datasets.csv_source import csv_source
-from curator_service.datasets.findings import Findings, Limits
 from curator_service.datasets.parquet_source import parquet_source
 from curator_service.datasets.persons import PersonColumn
 from curator_service.datasets.reading import read_table
+from curator_service.datasets.readings import unpacked
 from curator_service.datasets.scaling import ScaledRows
+from curator_service.datasets.sources import Findings, Limits
 from curator_service.datasets.survey import survey
-from curator_service.datasets.unpacking import unpacked
 from curator_service.privacy.cautions import of_categories
 from tests.builders import a_study
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curator_service.datasets.persons import as_written, folded_1
-from curator_service.datasets.record_texts import person_ids_of
+from curator_service.datasets.records import person_ids_of
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
 IDS = ("folded_1", "as_written")

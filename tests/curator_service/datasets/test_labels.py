@@ -17,7 +17,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.datasets.labels import BLOCK, Labels
-from curator_service.datasets.record_texts import in_words
+from curator_service.datasets.records import in_words
 from tests import beside
 from tests.curator_service.budget.file_of_records import FileOfRecords
 

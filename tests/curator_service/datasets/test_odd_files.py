@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from blindopt.wire import ColumnChoice, ReadingChoice
-from curator_service.datasets.findings import Limits
+from curator_service.datasets.sources import Limits
 from curator_service.datasets.worker import Job, Reply, read
 from service_kit import runner
 

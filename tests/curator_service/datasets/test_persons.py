@@ -12,9 +12,9 @@ from scipy import stats
 
 from blindopt.errors import DatasetInvalid
 from blindopt.wire import ReadingChoice
-from curator_service.datasets.findings import Limits
 from curator_service.datasets.persons import PersonColumn, RowsOfPersons, kept_rows, numbers_of, pieces
 from curator_service.datasets.reading import read_table
+from curator_service.datasets.sources import Limits
 
 read_csv, read_parquet = (partial(read_table, parquet=parquet) for parquet in (False, True))
 LIMITS = Limits(rows=1_000, columns=50)

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from blindopt.errors import Busy, DatasetInvalid
 from blindopt.wire import ReadingChoice
 from curator_service.datasets.csv_source import CsvSource
-from curator_service.datasets.findings import Limits
 from curator_service.datasets.reading import read_table
-from curator_service.datasets.readings import SMALL_BYTES, Reading, Readings
+from curator_service.datasets.readings import SMALL_BYTES, Reading, Readings, is_parquet
+from curator_service.datasets.sources import Limits
 from curator_service.datasets.survey import survey
-from curator_service.datasets.unpacking import is_parquet
 from curator_service.datasets.worker import PROGRAM, Job, Reply
 from service_kit.runner import Worker
 from service_kit.runner.runner import Kind, Runner, Task

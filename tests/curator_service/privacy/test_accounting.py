@@ -19,8 +19,8 @@ from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.budget.ledger import Balance, RowBalance, charge_answers, charge_corrections, charge_release
 from curator_service.privacy import accounting
+from curator_service.privacy.accounting import Pair, distribution_epsilon, renyi_epsilon, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd, planar_slope
-from curator_service.privacy.composition import Pair, distribution_epsilon, renyi_epsilon, tight_epsilon
 from curator_service.privacy.prices import release_delta
 from tests.builders import BY_HAND, COLUMN, IDENTITY, a_study, laplace
 from tests.scale import scaled

@@ -9,8 +9,8 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy import accounting
+from curator_service.privacy.accounting import Pair, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd, slope_of_row
-from curator_service.privacy.composition import Pair, tight_epsilon
 from tests.curator_service.privacy import test_prices as groups
 from tests.curator_service.privacy.test_accounting import (
     AUTO,

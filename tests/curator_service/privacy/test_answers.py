@@ -12,9 +12,8 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.privacy import noise
-from curator_service.privacy.answers import faults
+from curator_service.privacy.answers import faults, is_exact, measure, passport_of
 from curator_service.privacy.guarantees import guarantee
-from curator_service.privacy.measurement.privatize import is_exact, measure, passport_of
 from curator_service.privacy.noise import add_laplace, laplace_scale
 from tests.builders import IDENTITY, a_study
 from tests.curator_service.privacy.epsilon_audit import lower_bound

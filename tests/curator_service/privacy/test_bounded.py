@@ -17,8 +17,7 @@ from scipy import stats
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
-from curator_service.privacy.answers import faults, mechanism_of
-from curator_service.privacy.measurement.privatize import measure, passport_of
+from curator_service.privacy.answers import faults, measure, mechanism_of, passport_of
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
 from tests.builders import a_study

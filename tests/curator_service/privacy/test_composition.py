@@ -10,8 +10,8 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from curator_service.privacy import composition
-from curator_service.privacy.composition import Pair, distribution_epsilon, renyi_epsilon, tight_epsilon
+from curator_service.privacy import accounting
+from curator_service.privacy.accounting import Pair, distribution_epsilon, renyi_epsilon, tight_epsilon
 
 # --- Renyi divergences by integration ----------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def test_a_divergence_is_the_exact_one_and_its_margin_for_rounding(kind, size):
 
     A randomized response of epsilon 1e-6 had no margin for its logarithms, which are of about a half.
     """
-    figures = composition._renyi(Pair(kind, size))
+    figures = accounting._renyi(Pair(kind, size))
     assert len(figures) == len(ORDERS)
     for alpha, figure in zip(ORDERS[SAMPLE], figures[SAMPLE], strict=True):
         with mp.workdps(60):
@@ -237,18 +237,18 @@ def test_the_tight_figure_is_the_least_of_the_sum_and_both_bounds(pairs, delta):
     sum_ = math.fsum(pair.size * pair.times for pair in pairs)
     if any(pair.kind == "gaussian" for pair in pairs):
         sum_ = math.inf
-    least = min(sum_, composition.renyi_epsilon(pairs, delta), composition.distribution_epsilon(pairs, delta))
-    assert composition.tight_epsilon(pairs, delta) == pytest.approx(least, rel=1e-14)
+    least = min(sum_, accounting.renyi_epsilon(pairs, delta), accounting.distribution_epsilon(pairs, delta))
+    assert accounting.tight_epsilon(pairs, delta) == pytest.approx(least, rel=1e-14)
 
 
 def test_a_distribution_is_used_from_100_times_its_error_on_and_up_to_losses_of_300():
     few, many = [Pair("pure", 0.5, 2)], [Pair("pure", 0.001, 20_000)]
-    assert composition.distribution_epsilon(few, 0.999e-9) == math.inf
-    assert math.isfinite(composition.distribution_epsilon(few, 1.001e-9))
-    assert composition.distribution_epsilon(many, 1.9999e-9) == math.inf
-    assert math.isfinite(composition.distribution_epsilon(many, 2.0001e-9))
-    assert math.isfinite(composition.distribution_epsilon([Pair("pure", 300.0)], 1e-6))
-    assert composition.distribution_epsilon([Pair("pure", 300.001)], 1e-6) == math.inf
+    assert accounting.distribution_epsilon(few, 0.999e-9) == math.inf
+    assert math.isfinite(accounting.distribution_epsilon(few, 1.001e-9))
+    assert accounting.distribution_epsilon(many, 1.9999e-9) == math.inf
+    assert math.isfinite(accounting.distribution_epsilon(many, 2.0001e-9))
+    assert math.isfinite(accounting.distribution_epsilon([Pair("pure", 300.0)], 1e-6))
+    assert accounting.distribution_epsilon([Pair("pure", 300.001)], 1e-6) == math.inf
 
 
 LAWS = {
@@ -266,7 +266,7 @@ def test_a_distribution_spans_its_mean_and_ten_deviations_on_both_sides_or_all_o
     mean, deviation = LAWS[kind](size)
     width = 2 * times * mean + 2 * 10 * deviation * math.sqrt(times)
     all_losses = math.inf if kind == "gaussian" else 2 * times * size
-    assert composition._span(Pair(kind, size, times)) == pytest.approx(min(width, all_losses), rel=1e-12)
+    assert accounting._span(Pair(kind, size, times)) == pytest.approx(min(width, all_losses), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_distribution_spans_its_mean_and_ten_deviations_on_both_sides_or_all_o
     ],
 )
 def test_the_step_is_a_twentieth_of_a_loss_or_a_hundredth_of_a_deviation(pair, step):
-    assert composition._step(pair) == pytest.approx(step, rel=1e-12)
+    assert accounting._step(pair) == pytest.approx(step, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_the_step_is_a_twentieth_of_a_loss_or_a_hundredth_of_a_deviation(pair, s
     ],
 )
 def test_tails_are_cut_off_from_8192_cells_on_and_count_as_an_infinite_loss(pair, step, cut):
-    assert composition._cut(pair, step) == cut
+    assert accounting._cut(pair, step) == cut
 
 
 def test_a_distribution_of_many_releases_has_200_000_cells_at_most(monkeypatch):
@@ -318,18 +318,18 @@ def test_a_distribution_of_many_releases_has_200_000_cells_at_most(monkeypatch):
             steps.append(delta)
             return 2.0
 
-    monkeypatch.setattr(composition, "_single", Recorded)
+    monkeypatch.setattr(accounting, "_single", Recorded)
     pairs = [Pair("pure", 0.5, 90_000), Pair("gaussian", 1.0)]
     span = 2 * 90_000 * 0.5 * math.tanh(0.25) + 20 * 0.5 * 300 + 1 + 20
-    assert composition.distribution_epsilon(pairs, 1e-3) == 2.0 * (1 + 1e-12)
+    assert accounting.distribution_epsilon(pairs, 1e-3) == 2.0 * (1 + 1e-12)
     step = pytest.approx(span / 200_000, rel=1e-12)
     error = 1e-11 * 90_001 / 10_000
     assert steps == [step, (90_000, 1e-13), step, ("pure", "gaussian"), pytest.approx(1e-3 - error, rel=1e-15)]
     steps.clear()
-    assert composition.distribution_epsilon([Pair("gaussian", 1.0)], 1e-3) == 2.0 * (1 + 1e-12)
+    assert accounting.distribution_epsilon([Pair("gaussian", 1.0)], 1e-3) == 2.0 * (1 + 1e-12)
     assert steps == [0.01, 1e-3 - 1e-12]  # 1e-9 of delta
     steps.clear()
-    composition.distribution_epsilon([Pair("pure", 0.5, 2), Pair("laplace", 0.1)], 1e-3)
+    accounting.distribution_epsilon([Pair("pure", 0.5, 2), Pair("laplace", 0.1)], 1e-3)
     assert steps == [0.005, (2, 0.0), 0.005, ("pure", "laplace"), 1e-3 - 1e-11]
 
 
@@ -347,7 +347,7 @@ def test_the_hockey_stick_of_randomized_response_is_exact_on_the_grid(monkeypatc
 
     original = pld_pmf.create_pmf_pessimistic_connect_dots
     monkeypatch.setattr(pld_pmf, "create_pmf_pessimistic_connect_dots", create)
-    composition._randomized_response(size, size * share)
+    accounting._randomized_response(size, size * share)
     ((step, grid, deltas),) = seen
     assert step == size * share
     ends = [-size / step, size / step]

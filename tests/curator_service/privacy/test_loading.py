@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from curator_service.privacy import composition
+from curator_service.privacy import accounting
+from curator_service.privacy.accounting import Pair, distribution_epsilon, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.composition import Pair, distribution_epsilon, tight_epsilon
 from curator_service.privacy.loading import load
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +20,8 @@ PARTS = [Pair("gaussian", 0.27), Pair("laplace", 0.2, 30)]
 SCRIPT = """
 import json, sys, threading
 from decimal import Decimal
-from curator_service.privacy.composition import Pair, tight_epsilon
+from curator_service.privacy import accounting
+from curator_service.privacy.accounting import Pair, tight_epsilon
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.loading import load
 from service_kit.background import Background
@@ -79,7 +80,7 @@ def test_the_collector_of_garbage_is_left_as_it_was(collects, monkeypatch):
 def test_a_composition_made_whole_tells_what_one_without_its_tails_does(pair, before, monkeypatch):
     """But for the mass of the tails: cut off, they count as an infinite loss."""
     whole = distribution_epsilon([*before, pair], 1e-6)
-    monkeypatch.setattr(composition, "_WHOLE", 0)
+    monkeypatch.setattr(accounting, "_WHOLE", 0)
     cut = distribution_epsilon([*before, pair], 1e-6)
     assert whole != cut  # the control: they were made in two ways
     assert whole == pytest.approx(cut, rel=1e-6)

@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
 from curator_service.store import studies as stored_studies
-from curator_service.studies import downloads
+from curator_service.studies import grants
 from tests.builders import group_release
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
 
@@ -216,7 +216,7 @@ def test_where_everybody_is_withheld_there_is_nothing_to_grant(file):
 
 
 def test_a_person_who_is_withheld_while_a_grant_is_made_is_left_out(file, monkeypatch):
-    study, read = file.study(), downloads.of_next_grant
+    study, read = file.study(), grants.next_download
 
     def withheld_meanwhile(db, vault, study_id, before=None):
         download = read(db, vault, study_id, before)
@@ -226,7 +226,7 @@ def test_a_person_who_is_withheld_while_a_grant_is_made_is_left_out(file, monkey
         return download
 
     withhold(file, 5)
-    monkeypatch.setattr(downloads, "of_next_grant", withheld_meanwhile)
+    monkeypatch.setattr(grants, "next_download", withheld_meanwhile)
     file.in_process.grant(study, "later")
     view = file.in_process.call("later", "GET", f"/v1/studies/{study}")
     assert view["left_out"] == sorted((file.row_of(study, 5), file.row_of(study, 7)))

@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import Owner
-from curator_service.privacy.composition import Pair, tight_epsilon
+from curator_service.privacy.accounting import Pair, tight_epsilon
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)

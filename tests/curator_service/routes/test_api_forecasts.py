@@ -13,11 +13,11 @@ from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from blindopt.errors import AuditUnavailable, Remote
 from curator_service import store
+from curator_service import store as table
 from curator_service.context import open_context
 from curator_service.privacy.guarantees import GAPS
 from curator_service.releases.forecast_jobs import Forecasts
 from curator_service.settings import Settings
-from curator_service.store import jobs as table
 from curator_service.vault import Vault
 from service_kit.runner.runner import Runner
 from tests.builders import a_study_of, registered_apart

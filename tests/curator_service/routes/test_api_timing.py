@@ -16,7 +16,7 @@ from scipy import stats
 
 from blindopt import wire
 from curator_service import app as curator_app
-from curator_service.privacy.measurement.privatize import measure
+from curator_service.privacy.answers import measure
 from curator_service.privacy.noise import laplace
 from curator_service.settings import Settings
 from service_kit.web.reply_pacing import ReplyPacing

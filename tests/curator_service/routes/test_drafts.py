@@ -5,9 +5,10 @@ import pytest
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
+from curator_service import store
 from curator_service.releases.attack_preview import Previews
 from curator_service.releases.releases import Releases
-from curator_service.store import jobs, studies
+from curator_service.store import studies
 from curator_service.vault import Vault
 from service_kit.runner.runner import Runner
 from service_kit.store import audit_log
@@ -54,7 +55,7 @@ class Drafts:
         row = {"id": f"fct_{seq:016x}", "study_id": self.view["id"], "state": "completed", "progress": 1.0}
         spec = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
         row |= {"spec": spec, "points": "[]", "created_at": self.view["created_at"]}
-        self.in_process.context.database.write(lambda db: db.execute(jobs.forecasts.insert().values(**row)))
+        self.in_process.context.database.write(lambda db: db.execute(store.forecasts.insert().values(**row)))
         return f"{self.path}/forecasts/{row['id']}"
 
 
@@ -227,7 +228,7 @@ def test_a_forecast_of_groups_goes_with_the_cap_that_says_how_its_levels_are_div
 
 def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):
     path = drafts.forecast()
-    running = jobs.forecasts.update().values(state="running")
+    running = store.forecasts.update().values(state="running")
     drafts.in_process.context.database.write(lambda db: db.execute(running))
     assert drafts.put(drafts.body(_spec(drafts.dataset, kernel=None))).status_code == 409
     assert drafts.put().status_code == 200  # another name and cap: the forecast is of this one as well

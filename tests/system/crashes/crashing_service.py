@@ -258,7 +258,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.datasets.readings import Reading
     from curator_service.erasure import table as erasures
     from curator_service.privacy import noise
-    from curator_service.privacy.measurement.privatize import is_exact
+    from curator_service.privacy.answers import is_exact
     from curator_service.queries import answer_versions, measurement_entries, queries
     from curator_service.releases import releases
     from curator_service.studies.messages import Messages
@@ -440,7 +440,6 @@ def _break_curator(gun: Gun) -> None:
     from curator_service.budget import ledger, ledger_lines, table
     from curator_service.budget.budgets import FileBudget
     from curator_service.queries.queries import Queries, QueryCharge
-    from curator_service.store import jobs
     from curator_service.tuning.tunings import Tunings
     from service_kit.context.audit_trail import AuditTrail
     from service_kit.identity.tokens import new_id
@@ -500,7 +499,7 @@ def _break_curator(gun: Gun) -> None:
         def recovers(self: Any, db: Any) -> Any:
             if not gun.broken("tuned again"):
                 return recover(self, db)
-            for identity in jobs.running(db, self._table):
+            for identity in store.running_jobs(db, self._table):
                 self._submit(identity)
             return []
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from blindopt.wire import amount
 from curator_service.cli import main
-from curator_service.privacy import noise
-from curator_service.privacy.measurement import privatize
+from curator_service.privacy import answers, noise
 from curator_service.privacy.noise import laplace
 from curator_service.releases import releases
 from curator_service.tuning import tunings
@@ -18,12 +17,12 @@ from curator_service.tuning import tunings
 
 def twice_the_epsilon() -> None:
     """Noise for twice the epsilon that is claimed: B + R where 2 (B + R) should be."""
-    of_answers, released = privatize.mechanism_of, releases.mechanism_of
+    of_answers, released = answers.mechanism_of, releases.mechanism_of
 
     def doubled(said):
         return said.model_copy(update={"epsilon": str(2 * amount(said.epsilon))}) if hasattr(said, "epsilon") else said
 
-    privatize.mechanism_of = lambda answers, *persons: of_answers(doubled(answers), *persons)
+    answers.mechanism_of = lambda answers, *persons: of_answers(doubled(answers), *persons)
     releases.mechanism_of = lambda spec, chosen: released(spec, doubled(chosen))
 
 

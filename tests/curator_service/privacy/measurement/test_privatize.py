@@ -12,18 +12,18 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from blindopt.wire import NoisePassport, RowPlays, StudyCreate
-from curator_service.privacy.answers import mechanism_of
-from curator_service.privacy.guarantees import guarantee
-from curator_service.privacy.measurement.privatize import (
+from curator_service.privacy.answers import (
     Measured,
     added_variance,
     is_exact,
     measure,
     mechanism_for,
+    mechanism_of,
     passport_of,
     release,
     releases_mean,
 )
+from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import bounded, laplace, lattice
 from tests.builders import BY_HAND, COLUMN, a_study
 from tests.curator_service.replaced_noise import replace_answer_release, replace_measurement_noise

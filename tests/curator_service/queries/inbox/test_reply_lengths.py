@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from blindopt import wire
-from curator_service import salted_digests
+from curator_service.privacy import answers as answer_mechanisms
 from curator_service.queries import answer_versions, queries
 from tests.builders import BY_HAND, EXACT, IDENTITY, a_study, group_release, laplace
 
@@ -82,6 +82,6 @@ def test_no_number_is_longer_than_the_longest_form():
     passport = wire.NoisePassport(measurement_variance=0.0)
     empty = len(wire.Answer(row=0, play=1, y=0.0, passport=passport).model_dump_json()) - len("0.0")
     longest = max(len(wire.Answer(row=0, play=1, y=y, passport=passport).model_dump_json()) for y in numbers) - empty
-    assert longest == salted_digests.NUMBER_MAX
+    assert longest == answer_mechanisms.NUMBER_MAX
     assert {len(wire.Answer(row=0, play=1, y=y, passport=passport).model_dump_json()) - empty
-            + len(salted_digests.reply_salt([y])) for y in numbers} == {32 + longest}  # fmt: skip
+            + len(answer_mechanisms.reply_salt([y])) for y in numbers} == {32 + longest}  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire import StudyCreate
 from curator_service.datasets.scaling import ScaledRows
-from curator_service.privacy.measurement.privatize import Measured, release, releases_mean
+from curator_service.privacy.answers import Measured, release, releases_mean
 from curator_service.privacy.prices import answers_add_up
 from curator_service.releases.attacks.scene import epsilon_bound
 from curator_service.releases.mechanisms.mechanism import Mechanism

@@ -9,7 +9,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.budget.ledger import Balance, charge_answers, charge_release
-from curator_service.privacy.measurement.privatize import measure, passport_of
+from curator_service.privacy.answers import measure, passport_of
 from curator_service.privacy.prices import units
 from curator_service.releases.attacks import averaging
 from tests.builders import EXACT, a_study

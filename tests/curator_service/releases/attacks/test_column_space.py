@@ -12,10 +12,9 @@ from blindopt.wire import NoiseLaw
 from curator_service.releases.attacks import column_space
 from curator_service.releases.attacks.column_space import about, best_share, to_contradict, to_differ_from_a_coin
 from curator_service.releases.attacks.scene import HIDDEN, Public, epsilon_bound
-from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
-from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, GaussianProjection, PlanarLaplaceMechanism
 from tests.curator_service.releases.attacks.attack_data import Simulated, king_county, planar, public
 from tests.scale import scaled
 

@@ -15,8 +15,7 @@ from scipy import stats
 from blindopt.wire import Feature
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.noise import PlanarLaplaceLaw
-from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
-from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import GaussianProjection, PlanarLaplaceMechanism
 from tests.scale import scaled
 
 MISTAKEN = 1e-6  # what each of two shares is bounded with: both are as far off once in 10^10

@@ -12,10 +12,10 @@ from blindopt.errors import NumericalFailure
 from curator_service.privacy import entropy
 from curator_service.privacy.noise import lattice
 from curator_service.releases.attacks.scene import draw
-from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
 from curator_service.releases.mechanisms.row_noise import (
     GRID_BITS,
     GaussianMechanism,
+    GaussianProjection,
     PlanarLaplaceMechanism,
     PublicGrid,
 )

@@ -10,9 +10,8 @@ import pytest
 
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.attacks.scene import affine, as_rows, draw
-from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
-from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, GaussianProjection, PlanarLaplaceMechanism
 from tests.curator_service.releases.attacks.attack_data import king_county
 
 

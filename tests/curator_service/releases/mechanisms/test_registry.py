@@ -13,12 +13,11 @@ from blindopt.errors import Invalid, ReleaseImpossible
 from blindopt.wire import Feature
 from curator_service.datasets.scaling import BLOCK_ROWS, ScaledRows
 from curator_service.releases.mechanisms import registry
-from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
 from curator_service.releases.mechanisms.registry import MECHANISMS, choice_of
-from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, GaussianProjection, PlanarLaplaceMechanism
 from tests.builders import a_study
 
 SPECS = {

@@ -11,8 +11,7 @@ from blindopt.errors import NumericalFailure
 from blindopt.wire import Feature
 from curator_service.datasets.scaling import ScaledRows, rounding_of
 from curator_service.privacy import entropy, noise
-from curator_service.releases.mechanisms.gaussian_projection import GaussianProjection
-from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
+from curator_service.releases.mechanisms.row_noise import GaussianMechanism, GaussianProjection, PlanarLaplaceMechanism
 from tests.curator_service.replaced_noise import forget_the_grid
 from tests.curator_service.seeded_noise import replace_release_noise
 
