@@ -5,20 +5,20 @@ cancels. docs/tuning.md has the proof. In the worst case each score moves by g*/
 row sum of |W| times that, and noise for D keeps epsilon times as much over D.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import log, sqrt
 
 import numpy as np
 
 from blindopt.arrays import Matrix
 from blindopt.errors import TuningImpossible
-from blindopt.wire.tuning import GpDesign, TuningBudget, ValueAt
+from blindopt.wire.tuning import GpDesign, TuningBudget
 from curator_service.tuning.methods import cautions, guarantees
 from curator_service.tuning.methods.budget import shared_event
 from curator_service.tuning.methods.draws import Draws
-from curator_service.tuning.methods.information import Arms, greedy_design
+from curator_service.tuning.methods.information import greedy_design
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import Plan, worst_case_plan
+from curator_service.tuning.methods.plan import Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights, prior_average_plan
 from curator_service.tuning.methods.problem import Problem
 from curator_service.tuning.methods.simulation import sample_design
@@ -49,25 +49,6 @@ def row_sum(weights: Matrix) -> float:
     return float(np.abs(weights).sum(axis=1).max())
 
 
-@dataclass(frozen=True, slots=True)
-class DesignSearch:
-    """Evaluates scores at ``arms`` (T,); ``weights`` (n, T) times scores are posterior means. Both are public."""
-
-    scaled: Scaled
-    value_at: ValueAt
-    arms: Arms = field(repr=False)
-    weights: Matrix = field(repr=False)
-
-    @property
-    def evaluations(self) -> int:
-        return len(self.arms)
-
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        scores = np.array([self.scaled.noisy(objective, arm) for arm in self.arms.tolist()])
-        index, value = draws.on(self.weights @ scores, value_at=self.value_at)
-        return index, self.scaled.unscaled(value)
-
-
 def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan with a greedy design, which depends on the kernel and sigma alone."""
     prior, shares = method.prior, shared_event(budget)
@@ -81,7 +62,13 @@ def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     proved = shares.pure(max(worst / moved, 1.0))
     constants = {"largest_sd": largest, "gain": gain, "worst_case_epsilon": float(proved.total.epsilon)}
     draws = Draws.of(shares, index=moved, law=method.selection, value=moved, unit=scaled.unit, constants=constants)
-    search = DesignSearch(scaled, method.value_at, arms, weights)
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        scores = np.array([scaled.noisy(objective, arm) for arm in arms.tolist()])
+        index, value = draws.on(weights @ scores, value_at=method.value_at)
+        return index, scaled.unscaled(value)
+
+    search = Search(len(arms), release)
     sample = sample_design(scaled.world, arms, weights, seed=0)
     if method.charge == "prior_average":
         offer = () if prior.estimated else cautions.of_worst_case(proved.total.epsilon)

@@ -3,38 +3,17 @@
 Both runs of a pair get the same noise, step by step, and choose for themselves: docs/tuning.md has the proof.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from blindopt.arrays import Vector
-from blindopt.wire.tuning import GpUcbSimulated, TuningBudget, ValueAt
+from blindopt.wire.tuning import GpUcbSimulated, TuningBudget
 from curator_service.tuning.methods import cautions, constants
 from curator_service.tuning.methods.budget import shared_event
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import Plan
+from curator_service.tuning.methods.plan import Plan, Released, Search
 from curator_service.tuning.methods.prior import Scaled, prior_average_plan
 from curator_service.tuning.methods.problem import Problem
 from curator_service.tuning.methods.simulation import neighbour_differences, sample_search, upper_quantile
-
-
-@dataclass(frozen=True, slots=True)
-class MeanSearch:
-    """Runs GP-UCB with exploration weights ``betas`` (T,), those of the simulated runs."""
-
-    scaled: Scaled
-    value_at: ValueAt
-    betas: Vector = field(repr=False)
-
-    @property
-    def evaluations(self) -> int:
-        return len(self.betas)
-
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        mean, _ = self.scaled.posterior_mean(self.betas, objective)
-        index, value = draws.on(mean, value_at=self.value_at)
-        return index, self.scaled.unscaled(value)
 
 
 def plan(method: GpUcbSimulated, budget: TuningBudget, problem: Problem) -> Plan:
@@ -56,10 +35,17 @@ def plan(method: GpUcbSimulated, budget: TuningBudget, problem: Problem) -> Plan
         unit=scaled.unit,
         constants={"pairs": method.pairs, "median_difference": float(np.median(differences.mean))},
     )
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        """With the exploration weights of the simulated runs."""
+        mean, _ = scaled.posterior_mean(betas, objective)
+        index, value = draws.on(mean, value_at=method.value_at)
+        return index, scaled.unscaled(value)
+
     return prior_average_plan(
         scaled,
         draws,
-        MeanSearch(scaled, method.value_at, betas),
+        Search(len(betas), release),
         sample_search(scaled.world, betas, method.seed),
         kind="simulated",
         value_at=method.value_at,

@@ -1,7 +1,6 @@
 """Score the whole grid, draw lambda~ and release its score: pure differential privacy of bounded scores."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from curator_service.tuning.methods import guarantees
 from curator_service.tuning.methods.budget import pure_shares
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import ExpectedError, Plan, worst_case_plan
+from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.problem import Problem
 
 
@@ -60,21 +59,6 @@ def worst_gap(n: int, scale: float, width: float) -> float:
     return width * (n - 1) / (n - 1 + math.exp(width / scale))
 
 
-@dataclass(frozen=True, slots=True)
-class GridSearch:
-    """Evaluates every hyper-parameter of the grid once, in an order that does not depend on the data."""
-
-    problem: Problem
-
-    @property
-    def evaluations(self) -> int:
-        return self.problem.n
-
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        index, value = draws.on(np.array([objective.offset(index) for index in range(self.problem.n)]))
-        return index, None if value is None else self.problem.middle + value
-
-
 def plan(method: GridExponential, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan with sensitivity g* / m, or with public weights min(g*, 2 L max|w|) / m."""
     moved = weights_sensitivity(problem) if method.use_weights else score_sensitivity(problem)
@@ -87,4 +71,10 @@ def plan(method: GridExponential, budget: TuningBudget, problem: Problem) -> Pla
         "absolute error, as the score of lambda~ (the largest without it).",
     )
     condition = guarantees.WEIGHTS if method.use_weights else ""
-    return worst_case_plan(problem, draws, GridSearch(problem), expected, condition=condition)
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        """Evaluate the whole grid, in an order that does not depend on the data."""
+        index, value = draws.on(np.array([objective.offset(index) for index in range(problem.n)]))
+        return index, None if value is None else problem.middle + value
+
+    return worst_case_plan(problem, draws, Search(problem.n, release), expected, condition=condition)

@@ -3,12 +3,11 @@
 The first is GP-UCB on noisy scores. The second releases a score without noise, or that of a whole grid without A, tau.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 
 import numpy as np
 
-from blindopt.arrays import Vector
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning import Kusner1, Kusner2, TuningBudget
 from curator_service.tuning.methods import cautions, constants, guarantees
@@ -16,29 +15,10 @@ from curator_service.tuning.methods.budget import Cost, Shares, split_events, va
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import largest_gain
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import ExpectedError, Plan
+from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search
 from curator_service.tuning.methods.prior import Scaled, prior_average_plan
 from curator_service.tuning.methods.problem import Problem
 from curator_service.tuning.methods.simulation import sample_grid, sample_search
-
-
-@dataclass(frozen=True, slots=True)
-class Kusner1Search:
-    """Runs GP-UCB with exploration weights ``betas`` (T,). Clips posterior means to +-``clip`` unless it is None."""
-
-    scaled: Scaled
-    betas: Vector = field(repr=False)
-    clip: float | None
-
-    @property
-    def evaluations(self) -> int:
-        return len(self.betas)
-
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        mean, largest = self.scaled.posterior_mean(self.betas, objective)
-        inside = mean if self.clip is None else np.clip(mean, -self.clip, self.clip)
-        index = draws.index.draw(inside) if draws.index else None
-        return index, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +66,17 @@ def algorithm_1(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan
     draws = Draws.of(shares, index=limits.index, value=limits.value, unit=scaled.unit, constants=constants_used)
     clip = constants.clip_bound(problem.n, index_delta) if method.index_bound == "clip" and index_delta else None
     unproved = (cautions.UNPROVED,) if draws.value and method.q == "paper" else ()
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        mean, largest = scaled.posterior_mean(betas, objective)
+        inside = mean if clip is None else np.clip(mean, -clip, clip)
+        index = draws.index.draw(inside) if draws.index else None
+        return index, scaled.unscaled(draws.value.draw(largest) if draws.value else None)
+
     return prior_average_plan(
         scaled,
         replace(draws, shares=_charged(method, shares)),
-        Kusner1Search(scaled, betas, clip),
+        Search(len(betas), release),
         sample_search(scaled.world, betas, seed=0),
         kind="noisy bound",
         value_at="largest_score",
@@ -110,22 +97,6 @@ def _charged(method: Kusner1, shares: Shares) -> Shares:
     return Shares(shares.index, real, shares.index + real if shares.index else Cost(real.epsilon, real.delta))
 
 
-@dataclass(frozen=True, slots=True)
-class MaximumSearch:
-    """Evaluates the scores of ``indices`` and releases the largest."""
-
-    scaled: Scaled
-    indices: range
-
-    @property
-    def evaluations(self) -> int:
-        return len(self.indices)
-
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        largest = max(self.scaled.exact(objective, index) for index in self.indices)
-        return None, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
-
-
 def algorithm_2(method: Kusner2, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan by Theorem 5 with the caller's A and tau, or by c2 alone where the whole grid is scored."""
     prior, shares = method.prior, value_alone(budget, needs_delta=True)
@@ -143,10 +114,15 @@ def algorithm_2(method: Kusner2, budget: TuningBudget, problem: Problem) -> Plan
         moved = constants.last_sensitivity(method.a, method.tau, prior.evaluations, d, apart)
         indices, rate = range(method.last, method.last + 1), moved - apart
     draws = Draws.of(shares, value=moved, unit=scaled.unit, constants={"c2": apart, "regret_bound": rate})
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        largest = max(scaled.exact(objective, index) for index in indices)
+        return None, scaled.unscaled(draws.value.draw(largest) if draws.value else None)
+
     whole_plan = prior_average_plan(
         scaled,
         draws,
-        MaximumSearch(scaled, indices),
+        Search(len(indices), release),
         sample_grid(scaled.world, seed=0),
         kind="bound",
         value_at="maximum",

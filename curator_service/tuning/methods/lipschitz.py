@@ -3,12 +3,11 @@
 Both rest on convex training and a Lipschitz score: on Theorem 7, corrected or as printed, or on the trained weights.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
 
 import numpy as np
 
-from blindopt.arrays import Vector
 from blindopt.errors import TuningImpossible
 from blindopt.gp.acquisition import beta
 from blindopt.wire.base import Caution
@@ -18,28 +17,12 @@ from curator_service.tuning.methods.budget import Cost, Shares, value_alone
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.grid_exponential import rounding, weights_sensitivity
 from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.plan import ExpectedError, Plan, worst_case_plan
+from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled
 from curator_service.tuning.methods.problem import Problem
 
 _DELTA = 0.05
 """The delta of the exploration weights. No guarantee rests on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LargestSearch:
-    """Runs GP-UCB with exploration weights ``betas`` (T,) and releases the largest score."""
-
-    scaled: Scaled
-    betas: Vector = field(repr=False)
-
-    @property
-    def evaluations(self) -> int:
-        return len(self.betas)
-
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        largest = self.scaled.largest_score(self.betas, objective)
-        return None, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
 
 
 def sensitivities(problem: Problem) -> tuple[float, float]:
@@ -95,10 +78,15 @@ def public_weights(method: PublicWeights, budget: TuningBudget, problem: Problem
 def _plan(scaled: Scaled, draws: Draws, condition: str, *warnings: Caution) -> Plan:
     betas = np.array([beta(scaled.problem.n, t, _DELTA) for t in range(1, scaled.search.evaluations + 1)])
     how = "Exact: the mean absolute error of v~, as the largest score that the search finds."
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        largest = scaled.largest_score(betas, objective)
+        return None, scaled.unscaled(draws.value.draw(largest) if draws.value else None)
+
     return worst_case_plan(
         scaled.problem,
         draws,
-        LargestSearch(scaled, betas),
+        Search(len(betas), release),
         ExpectedError(None, draws.noise.value_scale, how),
         condition=condition,
         warnings=(*warnings, cautions.TRACE),

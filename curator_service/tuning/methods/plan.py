@@ -1,7 +1,7 @@
 """A tuning before it runs: its cost, guarantee and expected errors, all of them public."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from blindopt.wire.base import Caution, GuaranteeKind
 from curator_service.privacy.noise import OnProgress, ignore_progress
@@ -37,15 +37,16 @@ class Outcome:
     """The number of evaluations: public."""
 
 
-class Search(Protocol):
-    """The part of a method that uses private scores."""
+Released = tuple[int | None, float | None]
+"""lambda~, as an index of the grid, and v~, in units of the score."""
 
-    @property
-    def evaluations(self) -> int: ...
 
-    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
-        """Evaluate scores and draw lambda~, as an index of the grid, and v~, in units of the score."""
-        ...
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The part of a method that uses private scores: ``release`` evaluates so many, then draws lambda~ and v~."""
+
+    evaluations: int
+    release: Callable[[Objective, Draws], Released]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,14 @@ from scipy import stats
 
 from blindopt.errors import TuningFailed, TuningImpossible
 from blindopt.wire import TUNING_METHODS, TuningBudget, TuningSpec
+from blindopt.wire.tuning import TuningPrior, TuningSearch
 from curator_service.privacy.noise import ignore_progress
 from curator_service.tuning.methods import Facts, Plan, Problem, plan_of
 from curator_service.tuning.methods.budget import split_events
 from curator_service.tuning.methods.grid_exponential import worst_gap
+from curator_service.tuning.methods.information import Arms, greedy_design
 from curator_service.tuning.methods.objective import Objective
+from curator_service.tuning.methods.prior import Scaled
 from curator_service.tuning.methods.problem import Evaluate
 from tests.scale import scaled
 
@@ -58,6 +61,12 @@ def plan(
     method = METHODS[name] if isinstance(name, str) else name
     spec = {"method": method, "budget": {"epsilon": epsilon, "delta": delta, "index_share": share}}
     return plan_of(TuningSpec.model_validate(spec), problem(**more))
+
+
+def arms_of(prior: dict[str, Any], problem: Problem) -> Arms:
+    """The hyper-parameters of a fixed design: they depend on the kernel and on sigma alone."""
+    scaling = Scaled.of(TuningPrior.model_validate(prior), problem)
+    return greedy_design(scaling.covariance, scaling.sigma, scaling.search.evaluations)[0]
 
 
 def score(index: int) -> float:
@@ -238,17 +247,18 @@ def test_a_centre_far_from_the_range_is_refused_and_one_in_it_moves_no_score_bey
     for centre in (0.0, 0.3, 1.0):
         spec = {"name": METHODS[name]["name"], "search": search | {"centre": centre}}
         tuning = plan(spec, m=10_000, grid=GRID[:1], facts=facts, records="computed")
-        exact = np.array([exact_of(tuning, k) for k in range(0, 10_000, 97)])
-        steps = np.array([exact_of(tuning, k + 1) for k in range(0, 10_000, 97)]) - exact
+        scaling = Scaled.of(TuningSearch.model_validate(spec["search"]), tuning.problem)
+        exact = np.array([exact_of(scaling, k) for k in range(0, 10_000, 97)])
+        steps = np.array([exact_of(scaling, k + 1) for k in range(0, 10_000, 97)]) - exact
         assert np.abs(steps).max() <= tuning.draws.noise.value_sensitivity
 
 
-def exact_of(tuning: Plan, k: int) -> float:
+def exact_of(scaling: Scaled, k: int) -> float:
     """The score of which k records tell 0.75 and the others 0.5, as it is before the noise."""
-    scores = np.full(tuning.problem.m, 0.5)
+    scores = np.full(scaling.problem.m, 0.5)
     scores[:k] = 0.75
-    objective = Objective(tuning.problem, lambda index: scores, lambda share: None, 1)
-    return tuning.search.scaled.exact(objective, 0) * tuning.search.scaled.unit
+    objective = Objective(scaling.problem, lambda index: scores, lambda share: None, 1)
+    return scaling.exact(objective, 0) * scaling.unit
 
 
 def test_training_that_is_not_exact_adds_to_the_sensitivity_of_algorithm_3():
@@ -275,11 +285,13 @@ def test_a_score_of_the_whole_dataset_moves_by_its_range():
 
 @pytest.mark.parametrize("noise", ["added", "own"])
 def test_a_score_is_asked_for_again_only_where_its_noise_is_its_own(noise):
-    tuning = plan({"name": "gp_design", "prior": PRIOR | {"noise": noise, "evaluations": 80}})
+    prior = PRIOR | {"noise": noise, "evaluations": 80}
+    tuning = plan({"name": "gp_design", "prior": prior})
+    arms = arms_of(prior, tuning.problem)
     calls: list[int] = []
     tuning.run(lambda index: calls.append(index) or score(index))
-    assert len(calls) == (80 if noise == "own" else len(set(tuning.search.arms.tolist())))
-    assert set(calls) == set(tuning.search.arms.tolist())
+    assert len(calls) == (80 if noise == "own" else len(set(arms.tolist())))
+    assert set(calls) == set(arms.tolist())
 
 
 def test_added_noise_is_fresh_and_of_the_stated_sd():
@@ -462,10 +474,10 @@ def test_a_prior_that_says_less_than_one_record_can_move_a_score_is_reported():
 
 def loss_in_the_worst_case(tuning: Plan, moved: float) -> float:
     """Of v~ between two datasets whose scores differ by ``moved``, each way that moves a posterior mean the most."""
-    search = tuning.search
+    arms = arms_of(PRIOR, tuning.problem)
     kernel = np.exp(-((GRID - GRID.T) ** 2) / (2 * 0.2**2))
-    among = kernel[np.ix_(search.arms, search.arms)] + 0.01 * np.eye(len(search.arms))
-    weights = np.linalg.solve(among, kernel[search.arms]).T
+    among = kernel[np.ix_(arms, arms)] + 0.01 * np.eye(len(arms))
+    weights = np.linalg.solve(among, kernel[arms]).T
     means = [row @ (moved * np.sign(row)) for row in weights]
     return max(means) / tuning.draws.noise.value_scale
 
