@@ -19,8 +19,7 @@ from curator_service.datasets import records
 from curator_service.datasets.records import withheld_records
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import is_groups
-from curator_service.releases import attacks
-from curator_service.releases.attacks import groups
+from curator_service.releases.attacks import groups, trial
 from curator_service.releases.attacks.averaging import ENDLESS
 from curator_service.releases.attacks.scene import percent
 from curator_service.releases.attacks.worker import PROGRAM, Job, PreviewResult, Published, attempt
@@ -101,17 +100,16 @@ def preview_of(job: Job, tried: PreviewResult, deadline_s: float = DEADLINE_SECO
     """A preview of what was tried within a deadline."""
     if tried.fault is not None:
         log.error("fault", extra={"fields": {"trial": tried.fault}})
-    findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
-    applicable = groups.ATTACKS if is_groups(job.study) else attacks.ATTACKS
+    applicable = groups.ATTACKS if is_groups(job.study) else trial.ATTACKS
     left_out = [not_tried(tried, deadline_s, applicable)]
     if isinstance(job.release, wire.GroupsRelease) and isinstance(job.release.cells, wire.PrivateCells):
         left_out.append(_CENTRES)
     words = " ".join(filter(None, left_out)) or None
-    return Preview(tried.assessment or Assessment(), judged(findings), words)
+    return Preview(tried.assessment or Assessment(), judged(trial.in_order(tried.findings.items())), words)
 
 
 def not_tried(
-    tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS, applicable: Sequence[str] = attacks.ATTACKS
+    tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS, applicable: Sequence[str] = trial.ATTACKS
 ) -> str | None:
     """The attacks that were not tried, which an owner might take for harmless; not those on answers that no cap allows.
 
@@ -150,7 +148,7 @@ def on_study(database: Database, vault: Vault, study_id: str) -> tuple[wire.Stud
     z = None if release is None else npy_files.load(vault.candidates(release.id))
     if z is None:
         mechanism.assess(rows)  # raises ReleaseImpossible, which says why
-    return view, attacks.findings(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)
+    return view, trial.in_order(trial.one_by_one(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS))
 
 
 THRESHOLDS: Mapping[str, tuple[float, float]] = MappingProxyType(

@@ -3,7 +3,3 @@
 They run at the curator, for the owner alone. What they draw is thrown away. Their own randomness is the attacker's and
 comes from numpy; that of mechanisms never does.
 """
-
-from curator_service.releases.attacks.trial import ATTACKS, findings
-
-__all__ = ["ATTACKS", "findings"]

@@ -1,7 +1,7 @@
 """All attacks on one study: on a trial release of some of its rows, or on its actual release."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,10 +34,8 @@ _SCENE, _NEIGHBOURS, _SPACES = 0.15, 0.3, 0.2
 class _Study:
     """The inputs of all attacks. ``x`` (m, d): a part of the rows in scaled units; ``row_seconds``: time of a draw."""
 
-    spec: StudyCreate
     mechanism: Mechanism
     public: Public
-    outcomes: Vector | None
     x: Matrix
     n: int
     row_seconds: float
@@ -45,19 +43,9 @@ class _Study:
     seconds: float
 
 
-def findings(
-    spec: StudyCreate,
-    rows: ScaledRows,
-    outcomes: Vector | None,
-    mechanism: Mechanism,
-    z: Matrix | None = None,
-    *,
-    rng: np.random.Generator | None = None,
-    seconds: float = 3.0,
-    row_seconds: float | None = None,
-) -> list[Finding]:
-    """Findings of every attack that applies, in the order of ``ATTACKS``; arguments as of ``one_by_one``."""
-    by_attack = dict(one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds))
+def in_order(tried: Iterable[tuple[str, Finding | None]]) -> list[Finding]:
+    """Findings, each with its attack, in the order of ``ATTACKS``, without attacks that do not apply."""
+    by_attack = dict(tried)
     return [finding for attack in ATTACKS if (finding := by_attack.get(attack)) is not None]
 
 
@@ -88,7 +76,17 @@ def one_by_one(
         assert outcomes is not None
         yield from groups.one_by_one(spec, mechanism, outcomes, rng)
         return
-    study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
+    public, count, draw_seconds = Public.of(spec, mechanism), ROWS, 0.0
+    if public.noise_sd:
+        draw_seconds = row_seconds or _row_seconds(mechanism, rows.d)
+        count = int(np.clip(_SCENE * seconds / draw_seconds, 2, ROWS))
+    x = _rows_at(rows, entropy.choose_rows(rows.n, count))
+    if len(x) < rows.n:
+        try:
+            mechanism.assess(as_rows(x))
+        except ReleaseImpossible:
+            x = _rows_at(rows, entropy.choose_rows(rows.n, _MORE * count))
+    study = _Study(mechanism, public, x, rows.n, draw_seconds, rng, seconds)
     if z is not None:
         row_numbers = entropy.choose_rows(rows.n, ROWS)
         scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
@@ -101,28 +99,6 @@ def one_by_one(
         else:
             yield from _on_scene(study, scene, scene.z, np.arange(len(study.x)))
     yield from _on_more(study)
-
-
-def _study(
-    spec: StudyCreate,
-    rows: ScaledRows,
-    outcomes: Vector | None,
-    mechanism: Mechanism,
-    rng: np.random.Generator,
-    seconds: float,
-    row_seconds: float | None,
-) -> _Study:
-    public, count, draw_seconds = Public.of(spec, mechanism), ROWS, 0.0
-    if public.noise_sd:
-        draw_seconds = row_seconds or _row_seconds(mechanism, rows.d)
-        count = int(np.clip(_SCENE * seconds / draw_seconds, 2, ROWS))
-    x = _rows_at(rows, entropy.choose_rows(rows.n, count))
-    if len(x) < rows.n:
-        try:
-            mechanism.assess(as_rows(x))
-        except ReleaseImpossible:
-            x = _rows_at(rows, entropy.choose_rows(rows.n, _MORE * count))
-    return _Study(spec, mechanism, public, outcomes, x, rows.n, draw_seconds, rng, seconds)
 
 
 def _rows_at(rows: ScaledRows, row_numbers: NDArray[np.int64]) -> Matrix:

@@ -190,7 +190,9 @@ def previewed(spec, n=1_500):
     rng = np.random.default_rng(11)
     x, y = rng.uniform(-3, 7, size=(n, len(spec.features))), rng.uniform(-1, 1, n)
     rows = ScaledRows(x, list(range(x.shape[1])), spec.features, np.arange(n))
-    figures = trial.findings(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=0.3, row_seconds=3e-5)
+    figures = trial.in_order(
+        trial.one_by_one(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=0.3, row_seconds=3e-5)
+    )
     return attack_preview.verdict(figures).level
 
 

@@ -64,7 +64,9 @@ def test_averaging_has_the_noise_of_a_group_which_grows_with_the_records_of_a_pe
 def test_edges_of_a_preview_have_findings(y, more):
     drafted = spec("1", 1).model_copy(update=more)
     rows = ScaledRows(np.full((len(y), 1), 0.5), [0], drafted.features, np.arange(len(y)))
-    seen = trial.findings(drafted, rows, y, Groups.of(drafted, drafted.release), rng=np.random.default_rng(3))
+    seen = trial.in_order(
+        trial.one_by_one(drafted, rows, y, Groups.of(drafted, drafted.release), rng=np.random.default_rng(3))
+    )
     assert {finding.attack for finding in seen} >= {"column_space", "membership"}
     assert all(0 <= finding.success <= 1 and np.isfinite(finding.figure) for finding in seen)
 

@@ -5,8 +5,9 @@ import pytest
 
 from blindopt import wire
 from curator_service.releases import attack_preview
-from curator_service.releases.attacks import ATTACKS, averaging, known_rows, linkage, membership
+from curator_service.releases.attacks import averaging, known_rows, linkage, membership
 from curator_service.releases.attacks.scene import Scene
+from curator_service.releases.attacks.trial import ATTACKS
 from curator_service.releases.mechanisms.mechanism import Identity
 from tests.builders import a_study_of
 from tests.curator_service.releases.attacks.attack_data import Simulated, public

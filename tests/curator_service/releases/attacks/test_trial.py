@@ -55,7 +55,9 @@ def tried(x, release, seconds=1.0, row_seconds=IDLE, **more):
     spec = study(release, x.shape[1], **more)
     rows = ScaledRows(x, list(range(x.shape[1])), spec.features, np.arange(len(x)))
     y, rng = np.sqrt(np.abs(x[:, 0])), np.random.default_rng(21)
-    return trial.findings(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=seconds, row_seconds=row_seconds)
+    return trial.in_order(
+        trial.one_by_one(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=seconds, row_seconds=row_seconds)
+    )
 
 
 @pytest.mark.slow(every=2)
@@ -115,9 +117,9 @@ def test_a_mechanism_that_refuses_every_part_leaves_the_answers():
     mechanism = choice_of(spec).mechanism
     refuses = Refuses(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, mechanism.r)
     rows = ScaledRows(x, [0, 1, 2], spec.features, np.arange(300))
-    assert [finding.attack for finding in trial.findings(spec, rows, x[:, 0], refuses, row_seconds=IDLE)] == [
-        "averaging"
-    ]
+    assert [
+        finding.attack for finding in trial.in_order(trial.one_by_one(spec, rows, x[:, 0], refuses, row_seconds=IDLE))
+    ] == ["averaging"]
 
 
 @pytest.mark.parametrize("release", ["po_gp_ucb", "gaussian"])
@@ -130,13 +132,18 @@ def test_what_was_released_is_attacked_with_its_order(release):
     z = draw(mechanism, x[order])
     rng = np.random.default_rng(22)
     findings = {
-        f.attack: f for f in trial.findings(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0, row_seconds=IDLE)
+        f.attack: f
+        for f in trial.in_order(
+            trial.one_by_one(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0, row_seconds=IDLE)
+        )
     }
     assert list(findings) == EVERY
     assert "among 21,613 candidates" in findings["linkage"].sentence
     right = {name: findings[name].figure for name in ("known_rows", "linkage")}
-    wrong = trial.findings(
-        spec, replace(rows, order=order[::-1].copy()), x[:, 0], mechanism, z, rng=rng, seconds=1.0, row_seconds=IDLE
+    wrong = trial.in_order(
+        trial.one_by_one(
+            spec, replace(rows, order=order[::-1].copy()), x[:, 0], mechanism, z, rng=rng, seconds=1.0, row_seconds=IDLE
+        )
     )
     other = {f.attack: f.figure for f in wrong}
     assert other["linkage"] < right["linkage"]
@@ -193,7 +200,7 @@ def test_slow_draws_make_a_smaller_trial():
             return super().draw(rows, out)
 
     slow = Slow(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, mechanism.rounding)
-    sentence = trial.findings(spec, rows, x[:, 0], slow, seconds=1.0)[0].sentence
+    sentence = trial.in_order(trial.one_by_one(spec, rows, x[:, 0], slow, seconds=1.0))[0].sentence
     size = int(re.search(r"Tried on (\d+) of", sentence)[1])
     assert size < trial.ROWS / 4
 

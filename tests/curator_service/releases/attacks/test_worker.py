@@ -13,7 +13,7 @@ from blindopt.errors import Busy, ReleaseImpossible
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.calibration import concrete
 from curator_service.releases import attack_preview
-from curator_service.releases.attacks import ATTACKS
+from curator_service.releases.attacks.trial import ATTACKS
 from curator_service.releases.attacks.worker import PROGRAM, Job, attempt
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
