@@ -308,7 +308,10 @@ def list_measurements(
     """
     with as_measurer(url, token_file) as client:
         items = list(client.measurements(study_id=study))
-    rows = [[item.id, _whose(item), _shown(item), f"{item.question or ''}{_unit(item)}"] for item in items]
+    rows = [
+        [item.id, _whose(item), _shown(item), f"{item.question or ''}{f' ({item.unit})' if item.unit else ''}"]
+        for item in items
+    ]
     show(items, table(["measurement", "whom or what", "shown", "question"], rows), as_json)
 
 
@@ -372,10 +375,6 @@ def _whose(item: wire.InboxItem) -> str:
 
 def _shown(item: wire.InboxItem) -> str:
     return ", ".join(f"{cell.column} {cell.text}" for cell in item.in_words)
-
-
-def _unit(item: wire.InboxItem) -> str:
-    return f" ({item.unit})" if item.unit else ""
 
 
 COMMANDS = {"study": study_cli, "grant": grant_cli, "dataset": dataset_cli, "inbox": inbox_cli}

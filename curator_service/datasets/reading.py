@@ -286,7 +286,9 @@ class Encoded:
 def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Encoded:
     """Encode a block of a column (m cells). Missing cells are refused, left out with their rows, or filled."""
     values, missing, faults = _parsed(choice, column, decimal)
-    rounded = _rounded(column, values, decimal) if choice.kind == "number" else 0
+    rounded = 0
+    if choice.kind == "number":
+        rounded = column.rounded if isinstance(column, Numbers) else rounded_cells(column, values[:, 0], decimal)
     none = np.zeros(len(values), dtype=bool)
     if not missing.any():
         return Encoded(values, none, faults, rounded)
@@ -299,10 +301,6 @@ def encode(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> Enc
         case _:
             said = rules.MISSING_VALUE if choice.values is None else f"{rules.MISSING_VALUE}, or no category"
             return Encoded(values, none, [*faults, *((int(i), said) for i in np.flatnonzero(missing))], rounded)
-
-
-def _rounded(column: RawColumn, values: Matrix, decimal: DecimalSign) -> int:
-    return column.rounded if isinstance(column, Numbers) else rounded_cells(column, values[:, 0], decimal)
 
 
 def _parsed(choice: ColumnChoice, column: RawColumn, decimal: DecimalSign) -> tuple[Matrix, NDArray[np.bool_], Faults]:

@@ -53,7 +53,8 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     forget_labels(db, dataset_id)
     blank = {"state": "closed", "note": None, "release_problem": None}
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(blank))
-    replies = stored_replies.forget_all(db, _grants(db, studies), marker)
+    grants = {row.principal for study in studies for row in tokens.of_study(db, study)}
+    replies = stored_replies.forget_all(db, sorted(grants), marker)
     reports = _reports(db, studies)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
@@ -67,10 +68,6 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
         "results": _results(db, dataset_id),
     }
     return counts, reports
-
-
-def _grants(db: Connection, studies: Iterable[str]) -> list[str]:
-    return sorted({row.principal for study in studies for row in tokens.of_study(db, study)})
 
 
 def _owners(db: Connection, dataset_id: str, studies: Collection[str]) -> list[str]:

@@ -227,17 +227,13 @@ def _of_groups(spec: wire.StudyCreate, epsilon: str, release: Concrete | None) -
 Applies = Callable[[wire.StudyCreate, Concrete], bool]
 
 
-def _always(spec: wire.StudyCreate, release: Concrete) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A property that is not protected, and the studies that it applies to."""
 
     heading: str
     says: str
-    applies: Applies = _always
+    applies: Applies = lambda spec, release: True
     also: tuple[tuple[str, Applies], ...] = ()
     """More sentences, each with the studies that it applies to."""
     adds: Callable[[wire.StudyCreate], str] = lambda spec: ""
@@ -260,18 +256,6 @@ def _is_sound(release: Concrete) -> bool:
 
 def _of_groups_release(spec: wire.StudyCreate, release: Concrete) -> bool:
     return isinstance(release, wire.GroupsRelease)
-
-
-def _published(spec: wire.StudyCreate, release: Concrete) -> bool:
-    return isinstance(release, wire.PoGpUcbRelease)
-
-
-def _has_delta(spec: wire.StudyCreate, release: Concrete) -> bool:
-    return bool(failure(release))
-
-
-def _has_caps(spec: wire.StudyCreate, release: Concrete) -> bool:
-    return any(cap is not None for cap in spec.budget.model_dump().values())
 
 
 GAPS: tuple[Gap, ...] = (
@@ -311,7 +295,12 @@ GAPS: tuple[Gap, ...] = (
         "the file does not say which records are one person's, so the guarantee is for a record. A person with k "
         "records uses k times the epsilon of a record.",
         lambda spec, release: _is_sound(release) and not spec.person_column,
-        (("The delta of such a person is k e^((k - 1) epsilon) times the delta of a record.", _has_delta),),
+        (
+            (
+                "The delta of such a person is k e^((k - 1) epsilon) times the delta of a record.",
+                lambda spec, release: bool(failure(release)),
+            ),
+        ),
         lambda spec: _declared(spec),
     ),
     Gap(
@@ -337,7 +326,7 @@ GAPS: tuple[Gap, ...] = (
                     "refused depends on what all vendors of the study have used, so requests of several sizes show "
                     "how much the others have left."
                 ),
-                _has_caps,
+                lambda spec, release: any(cap is not None for cap in spec.budget.model_dump().values()),
             ),
             (
                 "With a cap on the dataset, refusals show which candidates of two studies are one record.",
@@ -433,7 +422,7 @@ GAPS: tuple[Gap, ...] = (
                     "Auditors read in the log that a release was abandoned or a forecast failed. With the published "
                     "mechanism this can show them that features are linearly dependent."
                 ),
-                _published,
+                lambda spec, release: isinstance(release, wire.PoGpUcbRelease),
             ),
         ),
     ),

@@ -280,7 +280,8 @@ class Releases:
         except BaseException as error:
             self._draws.leave(task)  # its commit may have failed
             if isinstance(error, BudgetExhausted):
-                self._refuse(request, study_id, error)
+                refuse = partial(self._refuse, request.principal.actor, study_id, error)
+                self._context.database.write(refuse)
             stored = self._context.idempotency.earlier(request) if isinstance(error, StateConflict) else None
             if stored is None:
                 raise
@@ -300,13 +301,9 @@ class Releases:
         for caution in search_noise.of_answers(spec, price, points):
             raise StateConflict(f"{caution.message} Or release the draft all the same with confirm_chance true.")
 
-    def _refuse(self, request: RequestContext, study_id: str, refusal: BudgetExhausted) -> None:
+    def _refuse(self, actor: str, study_id: str, refusal: BudgetExhausted, db: Connection) -> None:
         """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
-
-        def note(db: Connection) -> None:
-            self._budgets.refuse(db, request.principal.actor, study_id, store.spec_of(db, study_id), refusal)
-
-        self._context.database.write(note)
+        self._budgets.refuse(db, actor, study_id, store.spec_of(db, study_id), refusal)
 
     def _publish(
         self,

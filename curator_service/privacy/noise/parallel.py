@@ -75,7 +75,8 @@ def apply(
         workers = processors() if total_rows * law.draws_per_row > PARALLEL_DRAWS else 0
     done = 0
     # Close the generator at once on failure: a stored traceback must not keep workers alive.
-    with closing(_in_workers(law, pieces, workers) if workers > 1 else _in_process(law, pieces)) as noisy:
+    in_process = ((index, law.add(piece)) for index, piece in pieces)
+    with closing(_in_workers(law, pieces, workers) if workers > 1 else in_process) as noisy:
         for index, piece in noisy:
             out[index] = finish(piece)
             forget_pages(out)
@@ -93,11 +94,6 @@ def _pieces(blocks: Iterable[tuple[slice, Matrix]], rows: int) -> Iterator[tuple
             part = block[start : start + rows]
             begin = index.start + start
             yield slice(begin, begin + len(part)), part
-
-
-def _in_process(law: Law, pieces: Iterator[tuple[slice, Matrix]]) -> _Noisy:
-    for index, piece in pieces:
-        yield index, law.add(piece)
 
 
 def _in_workers(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:

@@ -152,7 +152,9 @@ def means_of(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator
     if is_groups(spec):
         means = _of_group(GroupAnswers.of(spec), truths, k, rng)
     elif k <= DRAWN_MAX:
-        means = np.array([_drawn_mean(spec, float(truth), k) for truth in truths])
+        requested = [RowPlays(row=0, plays=1)] * k  # each is a query of its own
+        drawn_answers = [measure([float(truth)] * k, requested, spec) for truth in truths]
+        means = np.array([np.mean([answer.y for answer in answers]) for answers in drawn_answers])
     else:
         centres, sds = law_of_mean(spec, truths, k)
         means = rng.normal(centres, sds)
@@ -170,12 +172,6 @@ def _of_group(mechanism: GroupAnswers, truths: Vector, k: int, rng: np.random.Ge
     exact = mechanism.answers.centre + np.array(totals) / LEVELS * mechanism.answers.bound
     means: Vector = rng.normal(exact, sqrt(mechanism.passport(1).privacy.variance or 0.0) / sqrt(k))
     return means
-
-
-def _drawn_mean(spec: StudyCreate, truth: float, k: int) -> float:
-    """The mean of ``k`` answers, each from a query of its own."""
-    request = [RowPlays(row=0, plays=1)] * k
-    return float(np.mean([answer.y for answer in measure([truth] * k, request, spec)]))
 
 
 def _cost(spec: StudyCreate, k: int) -> str:
