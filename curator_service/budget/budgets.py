@@ -31,6 +31,9 @@ class ReleasedStudy(Protocol):
     """What a charge for answers depends on."""
 
     @property
+    def study_id(self) -> str: ...
+
+    @property
     def id(self) -> str:
         """That of the release."""
 
@@ -105,9 +108,7 @@ class FileBudget:
             after = allow_release(self._uses.read(self._db, self._dataset, without=study_id), spec, ran)
             note_file_caps(self._db, self._context.outbox, self.name, self.account, after)
 
-    def check_answers(
-        self, study_id: str, spec: wire.StudyCreate, release_id: str, charges: list[Charge], again: int
-    ) -> None:
+    def check_answers(self, released: ReleasedStudy, charges: list[Charge], again: int) -> None:
         """Check charges for answers before they are stored. Raises BudgetExhausted, also where no cap can hold.
 
         ``again``: how often the answer of these which was released most often will have been.
@@ -118,19 +119,19 @@ class FileBudget:
         public = all(row.public for row in store.registrations(self._db, self._dataset.sha256))
         # Files that were used without a bound may have joined an account with a cap.
         joined = self._uses.read(self._db, self._dataset) if len(self._files) > 1 else None
-        if prices.answers_are_unbounded(spec, public=public) or (joined is not None and not joined.is_bounded):
+        if prices.answers_are_unbounded(released.spec, public=public) or (joined is not None and not joined.is_bounded):
             caps = dict(zip(("dataset.epsilon", "dataset.delta"), self.account.cap_texts, strict=True))
             cap, limit = next((cap, limit) for cap, limit in caps.items() if limit is not None)
             raise BudgetExhausted(cap, requested=text(sum(charge.cost for charge in charges)), spent="0", limit=limit)
         if self.account.cap_epsilon is None:
             return
-        if Prices.of(spec).by_record:
-            most = self._check_units(study_id, release_id, charges, joined)
+        if Prices.of(released.spec).by_record:
+            most = self._check_units(released, charges, joined)
         else:
-            most = self._check_everyone(study_id, spec, charges, again)
+            most = self._check_everyone(released, charges, again)
         note_file_caps(self._db, self._context.outbox, self.name, self.account, most)
 
-    def _check_units(self, study_id: str, release_id: str, charges: list[Charge], joined: FileUse | None) -> Cost:
+    def _check_units(self, released: ReleasedStudy, charges: list[Charge], joined: FileUse | None) -> Cost:
         """Check each record or person behind the charged rows; the largest amount that any of them will have used.
 
         ``joined``: the use of an account of several files.
@@ -141,7 +142,7 @@ class FileBudget:
             assert charge.row is not None
             cost_at[charge.row] += charge.cost
         rows_of: dict[int, list[int]] = {}
-        for row, unit in uses.units_at(db, dataset, study_id, release_id, cost_at).items():
+        for row, unit in uses.units_at(db, dataset, released.study_id, released.id, cost_at).items():
             rows_of.setdefault(unit, []).append(row)
         most, everyone, totals = Cost(), 0, None
         if joined is not None:
@@ -156,9 +157,10 @@ class FileBudget:
             most = max(most, after, key=lambda amount: amount.epsilon)
         return most
 
-    def _check_everyone(self, study_id: str, spec: wire.StudyCreate, charges: list[Charge], again: int) -> Cost:
+    def _check_everyone(self, released: ReleasedStudy, charges: list[Charge], again: int) -> Cost:
         """Check answers that anybody may be behind: the most often released one counts, or two groups' answers."""
-        studies = sharing(self._db, self._dataset.sha256)[release_read_by(study_id, spec)]
+        study_id, by_release = released.study_id, sharing(self._db, self._dataset.sha256)
+        studies = by_release[release_read_by(study_id, released.spec)]
         cost = cost_of_sharing(self._db, studies, study_id, charges, again) - cost_of_sharing(self._db, studies)
         used = Cost(self._uses.read(self._db, self._dataset).used.epsilon)
         if cost <= 0:
@@ -306,13 +308,7 @@ class Budgets:
             self._add(db, actor, study_id, spec, "release", [charge], {"rows": "all"})
 
     def charge_answers(
-        self,
-        db: Connection,
-        grant: Principal,
-        study_id: str,
-        released: ReleasedStudy,
-        rows: Sequence[tuple[int, int]],
-        query_id: str,
+        self, db: Connection, grant: Principal, released: ReleasedStudy, rows: Sequence[tuple[int, int]], query_id: str
     ) -> str | BudgetExhausted:
         """Charge a query of ``rows`` (row, plays); when it was, or the refusal for its grant, which is recorded.
 
@@ -320,16 +316,16 @@ class Budgets:
         """
         spec, file = released.spec, self.of_file(db, released.spec.dataset_id)
         try:
-            before, balances = _before(db, study_id, released, rows)
+            before, balances = _before(db, released, rows)
             charges = ledger.charge_answers(spec, before, rows, balances, released.rows_of_person)
             if charges:
-                file.check_answers(study_id, spec, released.id, charges, 1)
+                file.check_answers(released, charges, 1)
         except BudgetExhausted as refusal:
-            refused = self.refuse(db, grant.actor, study_id, spec, refusal, rows)
+            refused = self.refuse(db, grant.actor, released.study_id, spec, refusal, rows)
             self._context.audit_trail.quotas.add(db, grant.id, refused.size)
-            return refusal_for_grant(db, study_id, grant.id, spec, rows)
+            return refusal_for_grant(db, released.study_id, grant.id, spec, rows)
         details = {"query_id": query_id, "rows": [list(row) for row in rows]}
-        charged = self._add(db, grant.actor, study_id, spec, "answers", charges, details)
+        charged = self._add(db, grant.actor, released.study_id, spec, "answers", charges, details)
         self._context.audit_trail.quotas.add(db, grant.id, charged.size)
         return charged.at
 
@@ -337,7 +333,6 @@ class Budgets:
         self,
         db: Connection,
         actor: str,
-        study_id: str,
         released: ReleasedStudy,
         rows: Sequence[tuple[int, int]],
         again: int,
@@ -347,13 +342,12 @@ class Budgets:
 
         ``again``: the largest number of times that any of them was released. ``version``: query_id and version.
         """
-        self._context.audit_trail.check_unchanged(study_id)
-        before, balances = _before(db, study_id, released, rows)
+        self._context.audit_trail.check_unchanged(released.study_id)
+        before, balances = _before(db, released, rows)
         charges = ledger.charge_corrections(released.spec, before, rows, balances, again, released.rows_of_person)
-        file = self.of_file(db, released.spec.dataset_id)
-        file.check_answers(study_id, released.spec, released.id, charges, again + 1)
+        self.of_file(db, released.spec.dataset_id).check_answers(released, charges, again + 1)
         details = {**version, "rows": [list(row) for row in rows]}
-        self._add(db, actor, study_id, released.spec, "correction", charges, details)
+        self._add(db, actor, released.study_id, released.spec, "correction", charges, details)
         return text(sum(charge.cost for charge in charges))
 
     def refuse(
@@ -425,10 +419,10 @@ def note_caps(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCre
 
 
 def _before(
-    db: Connection, study_id: str, released: ReleasedStudy, rows: Sequence[tuple[int, int]]
+    db: Connection, released: ReleasedStudy, rows: Sequence[tuple[int, int]]
 ) -> tuple[Balance, dict[int, RowBalance]]:
     """What a study has used, in all and by each row that a charge for ``rows`` depends on."""
-    of_persons = released.rows_of_persons(row for row, _ in rows)
+    study_id, of_persons = released.study_id, released.rows_of_persons(row for row, _ in rows)
     if Prices.of(released.spec).of_pairs:  # any two of its groups may be the ones that cost most
         of_persons |= ledger_lines.row_totals(db, study_id).keys()
     return ledger_lines.balance(db, study_id), ledger_lines.row_balances(db, study_id, of_persons)

@@ -200,7 +200,7 @@ class AnswerVersions:
         counts, released = earlier.release_counts(), self._studies.of(db, query.study_id)
         most = max(counts[unit] for unit in again)
         version = {"query_id": query.query_id, "version": len(earlier.versions) + 1}
-        return self._budgets.charge_correction(db, actor, query.study_id, released, rows, most, version)
+        return self._budgets.charge_correction(db, actor, released, rows, most, version)
 
     # --- drawing and publishing -------------------------------------------------------------------
 

@@ -186,7 +186,7 @@ class Queries:
             return QueryCharge(earlier.id, ledger_lines.charged_rows(db, study_id, earlier.id, requested))
         withheld = withheld_rows(db, self._vault, released, requested)
         query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]
-        charged = self._budgets.charge_answers(db, caller.principal, study_id, released, rows, query_id)
+        charged = self._budgets.charge_answers(db, caller.principal, released, rows, query_id)
         if isinstance(charged, BudgetExhausted):
             return charged
         store.begin_query(

@@ -20,13 +20,11 @@ SHOWN = 1_000
 _Bounds = Sequence[list[float] | None]
 
 
-def group_entries(
-    db: Connection, vault: Vault, study_id: str, rows: list[int], released: Released
-) -> list[wire.GroupEntry]:
+def group_entries(db: Connection, vault: Vault, rows: list[int], released: Released) -> list[wire.GroupEntry]:
     """Groups of a released study by candidate: public values, what was released, and what it has cost."""
     counts = released.report.counts
     assert counts is not None
-    balances, middles = ledger_lines.row_balances(db, study_id, set(rows)), centres(vault, released, rows)
+    balances, middles = ledger_lines.row_balances(db, released.study_id, set(rows)), centres(vault, released, rows)
     lower, upper = _bounds(vault, released, rows)
     return [
         wire.GroupEntry(
@@ -41,15 +39,15 @@ def group_entries(
     ]
 
 
-def group_view(db: Connection, vault: Vault, study_id: str, row: int, released: Released) -> wire.GroupView:
+def group_view(db: Connection, vault: Vault, row: int, released: Released) -> wire.GroupView:
     """A group of a released study, with its records."""
     spec = released.spec
     assert isinstance(spec.answers, wire.LaplaceAnswers)
-    (entry,) = group_entries(db, vault, study_id, [row], released)
+    (entry,) = group_entries(db, vault, [row], released)
     members = released.members(row, withheld_records(db, vault, spec.dataset_id))
     return wire.GroupView(
         **entry.model_dump(),
-        study_id=study_id,
+        study_id=released.study_id,
         size=len(members),
         mean=clipped_mean(released.values_of(members), spec.answers),
         records=[released.number(int(record)) for record in members[:SHOWN]],

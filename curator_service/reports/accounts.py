@@ -102,7 +102,7 @@ class Accounts:
                 raise Erased("the study was erased by its owner")
             first = 0 if position is None else position + 1
             rows = list(range(first, min(first + limit, released.n)))
-            return group_entries(db, self._studies.vault, study_id, rows, released)
+            return group_entries(db, self._studies.vault, rows, released)
 
     def accounting(self, study_id: str, delta: float | None) -> wire.Accounting:
         """The privacy cost of a study so far, by two accountants; ``delta``: the study's own if None.

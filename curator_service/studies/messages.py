@@ -168,7 +168,7 @@ class Messages:
             if released.groups is not None:
                 raise StateConflict("a candidate of this study is a group of records: open the group")
             of_row = ledger_lines.row_balances(db, study_id, [choice.row]).get(choice.row)
-            view = self._record(db, study_id, choice.row, released, of_row.plays if of_row else 0)
+            view = self._record(db, choice.row, released, of_row.plays if of_row else 0)
             self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
             return view
 
@@ -184,17 +184,17 @@ class Messages:
             released = self._candidate(db, study_id, choice.row)
             if released.groups is None:
                 raise StateConflict("a candidate of this study is a record: open the record")
-            view = group_view(db, self._studies.vault, study_id, choice.row, released)
+            view = group_view(db, self._studies.vault, choice.row, released)
             self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
             return view
 
         return self._context.database.write(work)
 
-    def _record(self, db: Connection, study_id: str, row: int, released: Released, plays: int) -> wire.RecordView:
+    def _record(self, db: Connection, row: int, released: Released, plays: int) -> wire.RecordView:
         values, labels = released.values(row, released.names), released.reading.labels if released.reading else []
         stored = int(released.order[row])
         return wire.RecordView(
-            study_id=study_id,
+            study_id=released.study_id,
             row=row,
             record=released.record(row),
             file_row=released.file_row(stored),

@@ -33,6 +33,7 @@ KEPT = 64
 class Released:
     """A released study with its records, memory-mapped."""
 
+    study_id: str
     spec: wire.StudyCreate
     report: wire.ReleaseReport
     id: str
@@ -168,6 +169,7 @@ class ReleasedStudies:
             if store.is_renumbered(dataset):
                 numbers = self.vault.numbers(dataset.id)
             released = Released(
+                study_id=study_id,
                 spec=spec,
                 report=report,
                 id=release.id,
