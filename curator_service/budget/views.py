@@ -23,7 +23,7 @@ from curator_service.budget.budgets import Budgets, allow_release, release_cost
 from curator_service.budget.file_use import FileUse, FileUses, StudyUse
 from curator_service.budget.ledger import Cost
 from curator_service.budget.overlaps import decisions_of
-from curator_service.datasets.records import count_withheld, file_numbers, file_row_of
+from curator_service.datasets.records import count_withheld, file_numbers, file_row, reading_of
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
 from curator_service.privacy.prices import Prices, exact, is_groups, text, units
@@ -111,7 +111,7 @@ class DatasetAccounts:
             everyone_epsilon=None if unbounded else text(file.everyone),
             person=person,
             worst_record=number,
-            worst_file_row=None if number is None else file_row_of(dataset, number),
+            worst_file_row=None if number is None else file_row(reading_of(dataset), number),
             losses=_shares(file, dataset, bounded=not unbounded),
             cap_epsilon=cap_epsilon,
             cap_delta=cap_delta,

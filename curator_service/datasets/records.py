@@ -54,11 +54,6 @@ def file_numbers(vault: Vault, dataset: Any) -> NDArray[np.int64]:
     return vault.numbers(dataset.id) if store.is_renumbered(dataset) else np.arange(1, dataset.rows + 1)
 
 
-def file_row_of(dataset: Any, number: int) -> int | None:
-    """The row, as a spreadsheet counts it, of a record of a dataset by its number in the file; None: not known."""
-    return file_row(reading_of(dataset), number)
-
-
 def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.int64]:
     """The indices of the stored records that are not withheld, in the order of the file."""
     rows = int(store.find(db, store.datasets, dataset_id).rows)

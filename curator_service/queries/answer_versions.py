@@ -152,7 +152,7 @@ class AnswerVersions:
         """
         query = inbox_store.query(db, query_id)
         check_not_lost(query)
-        waiting = inbox_store.count_open_of(db, query_id)
+        waiting = inbox_store.count_open(db, query_id)
         inbox_store.change_query(db, query_id, open=waiting)
         if waiting:
             return _state(query_id, query.begun, waiting)

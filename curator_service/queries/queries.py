@@ -35,7 +35,7 @@ from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
 from curator_service.studies.grants import download_of
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_from, withheld_rows
-from curator_service.studies.study_caps import changes_of
+from curator_service.studies.study_caps import changes_by_study
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -400,7 +400,7 @@ def view_of(
     released, state = studies.of(db, study_id), store.state_of(db, study_id)
     download = download_of(db, released, grant_id)
     current = release_status(db, released.spec, released.report)
-    changes = changes_of(db, study_id)
+    changes = changes_by_study(db, [study_id])[study_id]
     spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
     claims = current.claimed if isinstance(current.claimed, wire.SoundRelease) else None
     return wire.StudyView(

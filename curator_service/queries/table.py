@@ -323,13 +323,10 @@ def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> li
     return list(dict.fromkeys(query_id for query_id, row in requested if row in of_rows))
 
 
-def count_open(db: Connection) -> int:
-    return int(db.execute(select(func.count()).where(measurements.c.state == "open")).scalar_one())
-
-
-def count_open_of(db: Connection, query_id: str) -> int:
-    """How many measurements of a query are open."""
-    where = (measurements.c.query_id == query_id) & (measurements.c.state == "open")
+def count_open(db: Connection, query_id: str | None = None) -> int:
+    """How many measurements are open, of this query if one is given."""
+    is_open = measurements.c.state == "open"
+    where = is_open if query_id is None else (measurements.c.query_id == query_id) & is_open
     return int(db.execute(select(func.count()).where(where)).scalar_one())
 
 

@@ -96,13 +96,8 @@ def added(budget: wire.Budget, more: wire.Budget) -> wire.Budget:
     return wire.Budget.model_validate(sums)
 
 
-def changes_of(db: Connection, study_id: str) -> list[wire.BudgetChange]:
-    """The last raises of a study's caps, in order."""
-    return changes_by_study(db, [study_id])[study_id]
-
-
 def changes_by_study(db: Connection, study_ids: Sequence[str]) -> dict[str, list[wire.BudgetChange]]:
-    """The same of each of these studies."""
+    """The last raises of the caps of each of these studies, in order."""
     changes: dict[str, list[wire.BudgetChange]] = {study_id: [] for study_id in study_ids}
     for row in table.changes(db, study_ids):
         change = wire.BudgetChange(

@@ -31,7 +31,7 @@ from curator_service.salted_digests import salted_digest
 from curator_service.settings import Settings
 from curator_service.store import tunings
 from curator_service.tuning.scoring import logistic, problems
-from curator_service.tuning.scoring.worker import PROGRAM, Ended, Job, Reply, Scorer, Source, plan_light
+from curator_service.tuning.scoring.worker import PROGRAM, Ended, Job, Reply, Scorer, Source, report_of
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import webhook_key
@@ -205,7 +205,7 @@ class Tunings(Jobs[Reply]):
     def _plan(self, job: Job) -> wire.TuningReport:
         """The report of a plan, of a process if it takes long. Raises TuningImpossible, and Busy during another one."""
         if problems.is_light(job.tuning):
-            return plan_light(job.tuning, job.m)
+            return report_of(job.tuning, problems.problem_of(job.tuning, job.m))
         busy = Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
         with self._plans.held(Task(self._plans, job.tuning_id), _PLAN_WAIT_SECONDS, busy) as task:
             reply = task.do(job)

@@ -7,8 +7,7 @@ from blindopt.wire.tuning import TuningPrior
 from curator_service.privacy.cautions import of_epsilon
 from curator_service.privacy.prices import exact
 from curator_service.tuning.methods.draws import Draws, Noise
-from curator_service.tuning.methods.guarantees import rests_on_absent_noise
-from curator_service.tuning.methods.problem import Problem, Records
+from curator_service.tuning.methods.problem import Problem
 
 ON_AVERAGE = Caution(
     code="prior_average",
@@ -53,11 +52,6 @@ def of_prior(prior: TuningPrior) -> list[Caution]:
         return [ON_AVERAGE]
     message = f"Estimated from private data: {', '.join(prior.estimated)}. That leaks: declare public values."
     return [ON_AVERAGE, Caution(code="prior_estimated", field="method.prior.estimated", message=message)]
-
-
-def of_own_noise(prior: TuningPrior, records: Records) -> list[Caution]:
-    """A caution about scores without the noise that the prior assumes."""
-    return [OWN] if rests_on_absent_noise(prior, records) else []
 
 
 def of_closeness(problem: Problem, difference_sd: float) -> list[Caution]:

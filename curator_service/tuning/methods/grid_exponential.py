@@ -28,11 +28,6 @@ def weights_sensitivity(problem: Problem) -> float:
     return min(problem.width, 2 * facts.lipschitz * facts.weight_norm_max) / problem.m
 
 
-def score_sensitivity(problem: Problem) -> float:
-    """The largest move of a score by one record: g* / m for a mean over the records, else g*."""
-    return problem.width if problem.records == "whole" else problem.width / problem.m
-
-
 def rounding(problem: Problem) -> float:
     """Bound on the effect of rounding on the move of a mean.
 
@@ -61,7 +56,7 @@ def worst_gap(n: int, scale: float, width: float) -> float:
 
 def plan(method: GridExponential, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan with sensitivity g* / m, or with public weights min(g*, 2 L max|w|) / m."""
-    moved = weights_sensitivity(problem) if method.use_weights else score_sensitivity(problem)
+    moved = weights_sensitivity(problem) if method.use_weights else problem.moved
     moved += rounding(problem)
     draws = Draws.of(pure_shares(budget), index=moved, law=method.selection, value=moved)
     expected = ExpectedError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from blindopt.errors import TuningFailed
-from curator_service.privacy.noise import OnProgress, add_gaussian
+from curator_service.privacy.noise import OnProgress
 from curator_service.tuning.methods.problem import Evaluate, Problem
 
 
@@ -51,8 +51,3 @@ class Objective:
         inside = np.clip(offsets, -half, half)
         # fsum rounds once, so the order of the records does not add to the effect of one of them on the mean.
         return math.fsum(inside.tolist()) / problem.m if scores.ndim else float(inside)
-
-
-def with_noise(value: float, sd: float) -> float:
-    """Add fresh Gaussian noise to ``value``, drawn like privacy noise."""
-    return float(add_gaussian(np.array([value]), sd)[0])

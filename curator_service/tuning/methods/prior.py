@@ -11,10 +11,11 @@ from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import kernel_of
 from blindopt.wire.base import Caution
 from blindopt.wire.tuning import TuningPrior, TuningSearch
+from curator_service.privacy.noise import add_gaussian
 from curator_service.tuning.methods import cautions, guarantees
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import Arms
-from curator_service.tuning.methods.objective import Objective, with_noise
+from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Search
 from curator_service.tuning.methods.problem import Problem
 from curator_service.tuning.methods.simulation import Estimand, Sample, World, expected_errors, ucb
@@ -68,7 +69,7 @@ class Scaled:
     def noisy(self, objective: Objective, index: int) -> float:
         """Evaluate a score with noise, which the curator adds unless the score has its own, in scaled units."""
         value = self.exact(objective, index)
-        return with_noise(value, self.sigma) if self.adds_noise else value
+        return float(add_gaussian(np.array([value]), self.sigma)[0]) if self.adds_noise else value
 
     def posterior_mean(self, betas: Vector, objective: Objective) -> tuple[Vector, float]:
         """Run GP-UCB on noisy scores: the posterior mean (n,), and the largest score, in scaled units.
@@ -153,6 +154,7 @@ def prior_average_plan(
     assert isinstance(prior, TuningPrior)
     expected, spread = scaled.expected_error(draws, sample, value_at)
     guarantee_kind, words = guarantees.prior_average(draws, prior, records, kind)
+    rests_on_noise = guarantees.rests_on_noise(kind)
     return Plan(
         scaled.problem,
         draws,
@@ -160,7 +162,7 @@ def prior_average_plan(
         words + addition,
         [
             *cautions.of_prior(prior),
-            *(cautions.of_own_noise(prior, records) if guarantees.rests_on_noise(kind) else []),
+            *([cautions.OWN] if rests_on_noise and guarantees.rests_on_absent_noise(prior, records) else []),
             *cautions.of_closeness(scaled.problem, scaled.unit * sqrt(2 * prior.one_minus_k1)),
             *cautions.of_noise(draws.noise, spread),
             *cautions.of_cost(draws),

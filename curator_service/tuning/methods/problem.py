@@ -89,7 +89,7 @@ class Problem:
 
     @property
     def moved(self) -> float:
-        """How far one record can move a score."""
+        """How far one record can move a score: g* / m for a mean over the records, else g*."""
         return self.width if self.records == "whole" else self.width / self.m
 
     @property

@@ -103,11 +103,6 @@ def report_of(tuning: wire.TuningSpec, problem: Problem) -> wire.TuningReport:
     )
 
 
-def plan_light(tuning: wire.TuningCreate, m: int) -> wire.TuningReport:
-    """The report of a tuning whose plan ``is_light``, made in this process. Raises TuningImpossible."""
-    return report_of(tuning, problem_of(tuning, m))
-
-
 # --- in the child process ---------------------------------------------------------------------------------
 
 
