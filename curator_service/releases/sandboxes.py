@@ -23,7 +23,7 @@ from curator_service.datasets.datasets import dataset_view
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.datasets.statistics import Statistics
 from curator_service.privacy import entropy
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.releases import Releases
 from curator_service.studies import public_kernels
 from curator_service.studies.studies import fitted, owner_view
@@ -120,7 +120,7 @@ class Sandboxes:
 
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
         spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
-        choice_of(spec)
+        planned_mechanism(spec)
         study_id, body = new_id("std"), spec.model_dump_json()
         created_at = stamp(self._context.clock())
         values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": body, "created_at": created_at}

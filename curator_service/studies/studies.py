@@ -14,7 +14,7 @@ from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy import accounting, answers, cautions, prices
 from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.releases.mechanisms import groups
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.report import release_status
 from curator_service.settings import Settings
 from curator_service.store import Reasons, reasons
@@ -115,7 +115,7 @@ class Studies:
         check_release_of(db, spec)
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid.at("measurement.source", NO_MEASURER)
-        choice_of(spec)
+        planned_mechanism(spec)
         return spec
 
     def view(self, study_id: str) -> wire.StudyOwnerView:

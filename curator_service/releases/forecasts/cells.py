@@ -18,7 +18,7 @@ from curator_service.privacy.prices import UNITS, exact
 from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.mechanisms.row_noise import PROJECTED_FEATURES_MIN
 from curator_service.studies import public_kernels
 
@@ -144,7 +144,7 @@ def _cell(study: wire.StudyCreate, name: str, epsilon: str, index: int) -> Cell:
 
 
 def _mechanism(study: wire.StudyCreate, release: wire.ReleaseSpec) -> Mechanism:
-    return choice_of(study.model_copy(update={"release": release})).mechanism
+    return planned_mechanism(study.model_copy(update={"release": release}))
 
 
 def _release(study: wire.StudyCreate, name: str, epsilon: str) -> wire.ReleaseSpec:

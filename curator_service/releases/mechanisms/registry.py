@@ -1,7 +1,5 @@
 """The release mechanisms, and the choice of a study's."""
 
-from dataclasses import dataclass
-
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import rounding_of
@@ -29,18 +27,9 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
 """Those with a proved claim, then the refuted one, then the one without protection."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The mechanism of a study, and the reason where ``auto`` chose it."""
-
-    mechanism: Mechanism
-    why: str | None = None
-
-
-def choice_of(study: wire.StudyCreate) -> Choice:
+def planned_mechanism(study: wire.StudyCreate) -> Mechanism:
     """The mechanism of a study, from public values alone. Raises Invalid if it does not fit the study."""
-    spec, why = concrete(study)
-    return Choice(mechanism_of(study, spec), why)
+    return mechanism_of(study, concrete(study)[0])
 
 
 def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:

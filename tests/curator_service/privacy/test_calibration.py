@@ -30,7 +30,7 @@ from curator_service.privacy.calibration import (
 from curator_service.privacy.calibration import delta_of as least_delta_of
 from curator_service.privacy.entropy import CONDITION_MAX
 from curator_service.privacy.noise import LATTICE_BITS, PLANAR_FEATURES_MAX, PlanarLaplaceLaw, lattice
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 from tests.builders import a_study
 from tests.scale import scaled
@@ -401,7 +401,7 @@ def test_the_mechanism_with_the_smaller_noise_is_taken(epsilon, delta, d):
     planar = with_delta if spends else pure
     gaussian = gaussian_sd(Decimal(epsilon), delta, 0.25, d)
     draft = study(d, epsilon=epsilon, delta=delta, sensitivity=0.25)
-    mechanism = choice_of(draft).mechanism
+    mechanism = planned_mechanism(draft)
     assert mechanism.name == ("planar_laplace" if planar <= gaussian else "gaussian")
     assert mechanism.noise(d).sd == pytest.approx(min(planar, gaussian), rel=1e-6)
     assert mechanism.noise(d).family == mechanism.name

@@ -14,7 +14,7 @@ from curator_service.privacy.calibration import concrete
 from curator_service.privacy.protection import protection, strength
 from curator_service.releases import attack_preview
 from curator_service.releases.attacks import trial
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from tests.builders import BY_HAND, EXACT, a_study, group_release, laplace
 
 WORDS = ["strong", "moderate", "weak", "nearly none", "without a bound"]
@@ -88,7 +88,7 @@ def test_planar_noise_costs_a_whole_record_what_its_density_allows(share, k, per
     """Oracle: the largest logarithm of a ratio of two densities on a line through both centres, from the drawn law."""
     spec = draft(share, d=2, mechanism="planar_laplace", delta=delta, cap="1.5")
     spec = spec.model_copy(update={"rows_per_person": k, "person_column": person_column})
-    sd, d = choice_of(spec).mechanism.noise(2).sd, 2
+    sd, d = planned_mechanism(spec).noise(2).sd, 2
     slope, moved = math.sqrt(d + 1) / sd, math.sqrt(2) / share  # in hidden changes
     z = np.linspace(-3 * moved, 3 * moved, 10_001)
     ratio = k * np.max(slope * np.abs(z - moved) - slope * np.abs(z))
@@ -108,7 +108,7 @@ def test_gaussian_noise_costs_what_its_own_curve_says(share, k, person_column):
     delta = 1e-5
     spec = draft(share, d=2, mechanism="gaussian", delta=delta, cap="1.5")
     spec = spec.model_copy(update={"rows_per_person": k, "person_column": person_column})
-    shift = math.sqrt(k) * math.sqrt(2) / share / choice_of(spec).mechanism.noise(2).sd
+    shift = math.sqrt(k) * math.sqrt(2) / share / planned_mechanism(spec).noise(2).sd
 
     def excess(e):
         above = stats.norm.logcdf(shift / 2 - e / shift)
@@ -124,7 +124,7 @@ def test_a_projection_costs_a_whole_record_no_less_than_its_average_curve():
     d, r, delta = 20, 5, 1e-3
     release = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="2", delta=delta, r=r)
     spec = a_study(release, ANSWERS, d=d, epsilon_per_row="2")
-    sd = choice_of(spec).mechanism.noise(d).sd
+    sd = planned_mechanism(spec).noise(d).sd
     squared = np.random.default_rng(3).beta(r / 2, (d - r) / 2, 200_000)
     shift = math.sqrt(d) * np.sqrt(d / r * squared) / sd  # the box has the diagonal sqrt(d) hidden changes
 
@@ -191,7 +191,7 @@ def previewed(spec, n=1_500):
     x, y = rng.uniform(-3, 7, size=(n, len(spec.features))), rng.uniform(-1, 1, n)
     rows = ScaledRows(x, list(range(x.shape[1])), spec.features, np.arange(n))
     figures = trial.in_order(
-        trial.one_by_one(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=0.3, row_seconds=3e-5)
+        trial.one_by_one(spec, rows, y, planned_mechanism(spec), rng=rng, seconds=0.3, row_seconds=3e-5)
     )
     return attack_preview.verdict(figures).level
 

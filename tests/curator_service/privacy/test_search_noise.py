@@ -7,7 +7,7 @@ from blindopt import wire
 from blindopt.client.reports import Forecast
 from curator_service.privacy import accounting, search_noise
 from curator_service.privacy.search_noise import CHANCE, CLEAR, rho
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.report import rho_of
 from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
 
@@ -17,7 +17,7 @@ def study(features, **release):
 
 
 def rho_of_draft(spec):
-    return rho_of(spec, choice_of(spec).mechanism)
+    return rho_of(spec, planned_mechanism(spec))
 
 
 BOX = [

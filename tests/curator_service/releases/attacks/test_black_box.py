@@ -8,7 +8,7 @@ import pytest
 
 from blindopt import wire
 from curator_service.privacy.answers import mechanism_of as answers_of
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 from tests.builders import BY_HAND, EXACT, a_study, laplace
 from tests.curator_service.releases.attacks import black_box
@@ -35,7 +35,7 @@ def study(release=RELEASES["planar_laplace"][0], d=2, answers=EXACT, upper=5.0):
 def released(name, epsilon="1", draws=200):
     """What the noise of ``epsilon`` proves."""
     release, d = RELEASES[name]
-    mechanism = choice_of(study(release.model_copy(update={"epsilon": epsilon}), d)).mechanism
+    mechanism = planned_mechanism(study(release.model_copy(update={"epsilon": epsilon}), d))
     return black_box.audit_release(study(release, d), mechanism, release.delta or 0.0, draws=draws)
 
 
@@ -74,17 +74,17 @@ def test_noise_that_rows_share_is_caught():
 
 def test_a_person_with_several_rows_moves_all_of_them():
     """16 rows that each cost epsilon 1 cost 16 together: noise for one row does not keep a promise for 16."""
-    mechanism = choice_of(study()).mechanism
+    mechanism = planned_mechanism(study())
     assert 1 < black_box.audit_release(study(), mechanism, rows=16, draws=300) <= 16
     of_persons = study().model_copy(update={"rows_per_person": 16, "person_column": True})
     assert of_persons.protected_rows == 16
-    right = choice_of(of_persons).mechanism
+    right = planned_mechanism(of_persons)
     assert black_box.audit_release(of_persons, right, rows=16, draws=300) <= 1
 
 
 def test_a_box_that_is_smaller_than_delta_bounds_the_move():
     tight = study(upper=-2.9)
-    neighbours = black_box.Neighbours.of(tight, choice_of(tight).mechanism, 1)
+    neighbours = black_box.Neighbours.of(tight, planned_mechanism(tight), 1)
     np.testing.assert_allclose(np.abs(neighbours.shift), 0.05)
     for dataset in neighbours.datasets:
         assert dataset.min() >= -3.0

@@ -10,7 +10,7 @@ from blindopt import wire
 from curator_service.privacy.answers import AnswerMechanism
 from curator_service.privacy.noise import add_integer_laplace
 from curator_service.releases.attacks import privacy_audit as fit
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.mechanisms.row_noise import PublicGrid
 from tests.builders import BY_HAND, group_release
 from tests.curator_service.releases.attacks.test_black_box import ANSWERS, RELEASES, study
@@ -29,7 +29,7 @@ LAWS = RELEASES | ONE_COLUMN | {name: (release, 2) for name, release in GROUPS.i
 def of_release(name, draws=DRAWS, broken=None):
     release, d = LAWS[name]
     spec = study(release, d, ANSWERS["laplace"])
-    mechanism = choice_of(spec).mechanism
+    mechanism = planned_mechanism(spec)
     broken_mechanism = mechanism if broken is None else Broken(mechanism, broken)
     return fit.of_release(spec, broken_mechanism, draws, getattr(release, "delta", None) or 0.0)[0]
 
@@ -87,7 +87,7 @@ def least_of_release(name, epsilon, draws):
     """What draws of the noise for an epsilon imply."""
     release, d = LAWS[name]
     spec = study(release.model_copy(update={"epsilon": epsilon}), d, ANSWERS["laplace"])
-    return fit.of_release(spec, choice_of(spec).mechanism, draws, getattr(release, "delta", None) or 0.0)[1]
+    return fit.of_release(spec, planned_mechanism(spec), draws, getattr(release, "delta", None) or 0.0)[1]
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -14,7 +14,7 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import entropy
 from curator_service.releases.attacks import column_space, trial
 from curator_service.releases.attacks.scene import draw
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from tests.builders import a_study
 from tests.curator_service.releases.attacks.attack_data import king_county
 
@@ -56,7 +56,7 @@ def tried(x, release, seconds=1.0, row_seconds=IDLE, **more):
     rows = ScaledRows(x, list(range(x.shape[1])), spec.features, np.arange(len(x)))
     y, rng = np.sqrt(np.abs(x[:, 0])), np.random.default_rng(21)
     return trial.in_order(
-        trial.one_by_one(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=seconds, row_seconds=row_seconds)
+        trial.one_by_one(spec, rows, y, planned_mechanism(spec), rng=rng, seconds=seconds, row_seconds=row_seconds)
     )
 
 
@@ -109,12 +109,12 @@ def test_a_part_that_cannot_be_released_is_made_larger():
 
 
 def test_a_mechanism_that_refuses_every_part_leaves_the_answers():
-    class Refuses(type(choice_of(study("po_gp_ucb")).mechanism)):
+    class Refuses(type(planned_mechanism(study("po_gp_ucb")))):
         def draw(self, rows, out, on_progress=None):
             raise ReleaseImpossible("no")
 
     spec, x = study("po_gp_ucb"), king_county()[:300]
-    mechanism = choice_of(spec).mechanism
+    mechanism = planned_mechanism(spec)
     refuses = Refuses(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, mechanism.r)
     rows = ScaledRows(x, [0, 1, 2], spec.features, np.arange(300))
     assert [
@@ -127,7 +127,7 @@ def test_what_was_released_is_attacked_with_its_order(release):
     """A gaussian release of epsilon 12 shows a third of the people: that none of 300 is found has no chance."""
     said = wire.GaussianRelease(mechanism="gaussian", epsilon="12", delta=1e-5) if release == "gaussian" else release
     x, spec = king_county(), study(said)
-    mechanism, order = choice_of(spec).mechanism, np.random.default_rng(2).permutation(len(x))
+    mechanism, order = planned_mechanism(spec), np.random.default_rng(2).permutation(len(x))
     rows = ScaledRows(x, [0, 1, 2], spec.features, order)
     z = draw(mechanism, x[order])
     rng = np.random.default_rng(22)
@@ -192,7 +192,7 @@ def test_slow_draws_make_a_smaller_trial():
     spec = study("gaussian")
     x = king_county()
     rows = ScaledRows(x, [0, 1, 2], spec.features, np.arange(len(x)))
-    mechanism = choice_of(spec).mechanism
+    mechanism = planned_mechanism(spec)
 
     class Slow(type(mechanism)):
         def draw(self, rows, out, on_progress=None):

@@ -12,11 +12,12 @@ from blindopt import wire
 from blindopt.errors import Invalid, ReleaseImpossible
 from blindopt.wire import Feature
 from curator_service.datasets.scaling import BLOCK_ROWS, ScaledRows
+from curator_service.privacy.calibration import concrete
 from curator_service.releases.mechanisms import registry
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
-from curator_service.releases.mechanisms.registry import MECHANISMS, choice_of
+from curator_service.releases.mechanisms.registry import MECHANISMS, planned_mechanism
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism, GaussianProjection, PlanarLaplaceMechanism
 from tests.builders import a_study
 
@@ -73,21 +74,23 @@ def test_a_delta_that_doubles_cannot_tell_apart_is_refused():
     """At Delta 1e-12 against a range of a million, scaling in doubles moves a row by many Delta."""
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5, sensitivity=1e-12)
     with pytest.raises(Invalid, match="double precision"):
-        choice_of(study_of(release, lower=0.0, upper=1e6, scale=1.0))
-    assert choice_of(study_of(release.model_copy(update={"sensitivity": 1e-3}), lower=0.0, upper=1e6, scale=1.0))
+        planned_mechanism(study_of(release, lower=0.0, upper=1e6, scale=1.0))
+    assert planned_mechanism(
+        study_of(release.model_copy(update={"sensitivity": 1e-3}), lower=0.0, upper=1e6, scale=1.0)
+    )
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_request_finds_its_mechanism_with_its_parameters(name):
     text, status = SPECS[name]
     d = WIDTH.get(name, 2)
-    choice = choice_of(study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text), d))
-    mechanism, expected = choice.mechanism, EXPECTED[name]
+    study = study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text), d)
+    mechanism, expected = planned_mechanism(study), EXPECTED[name]
     if status == "sound" and name != "groups":
         # each feature half a scaled unit to each side: 2^-51 sqrt(1/4 + 1/4 + ...), and 2^-20 more
         expected = dataclasses.replace(expected, rounding=2.0**-51 * (1 + 2.0**-20) * (d / 4) ** 0.5)
     assert mechanism == expected
-    assert choice.why is None
+    assert concrete(study)[1] is None
     assert (mechanism.name, mechanism.status) == (name, status)
 
 
@@ -140,13 +143,13 @@ def test_a_rotation_is_asked_for_by_name(release):
     spec = TypeAdapter(wire.ReleaseSpec).validate_json(
         text.replace('"delta": 1e-5, ', "") if "planar" in release else text
     )
-    assert choice_of(study_of(spec)).mechanism.rotate
-    assert not choice_of(study_of(spec.model_copy(update={"rotate": False}))).mechanism.rotate
+    assert planned_mechanism(study_of(spec)).rotate
+    assert not planned_mechanism(study_of(spec.model_copy(update={"rotate": False}))).rotate
 
 
 def refused(release, d: int, **bounds) -> tuple[str, str]:
     with pytest.raises(Invalid) as caught:
-        choice_of(study_of(release, d, **bounds))
+        planned_mechanism(study_of(release, d, **bounds))
     (fault,) = caught.value.errors
     assert set(fault) == {"field", "message"}
     return fault["field"], str(caught.value)
@@ -167,7 +170,7 @@ def test_a_projection_is_for_thirteen_features_and_fewer_columns():
         field, why = refused(projection(r), 13)
         assert field == "release.r"
         assert "smaller than the 13" in why
-    assert choice_of(study_of(projection(12), 13)).mechanism.columns(13) == 12
+    assert planned_mechanism(study_of(projection(12), 13)).columns(13) == 12
 
 
 def test_a_projection_whose_rounding_would_show_is_refused():
@@ -181,7 +184,7 @@ def test_planar_laplace_is_for_twenty_features():
     field, why = refused(release, 21)
     assert field == "release.mechanism"
     assert "20 features" in why
-    assert choice_of(study_of(release, 20)).mechanism.name == "planar_laplace"
+    assert planned_mechanism(study_of(release, 20)).name == "planar_laplace"
 
 
 @contextmanager
@@ -203,7 +206,7 @@ def test_rounding_beyond_a_thousandth_of_the_sensitivity_is_refused_and_a_thousa
         with errors_of(release, rounding=share):
             assert refused(release, 13)[0] == "release.sensitivity"
         with errors_of(release, rounding=1e-3, slack=1e-3):
-            assert choice_of(study_of(release, 13)).mechanism.name == release.mechanism
+            assert planned_mechanism(study_of(release, 13)).name == release.mechanism
 
 
 @pytest.mark.parametrize("share", [0.00101, 0.5])

@@ -14,7 +14,7 @@ from curator_service.privacy import accounting
 from curator_service.privacy.calibration import concrete
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.releases.attacks.scene import as_rows
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism, PlanarLaplaceMechanism
 from tests.builders import a_study
 from tests.curator_service.privacy.epsilon_audit import lower_bound
@@ -90,24 +90,24 @@ def test_drawn_noise_keeps_a_person_of_four_rows_below_epsilon_and_that_of_a_row
 
 def test_a_projection_has_no_proof_for_several_rows_and_auto_takes_none():
     release = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=3)
-    assert choice_of(study(release, 1, 20)).mechanism.name == "gaussian_projection"
-    assert choice_of(study(release, 5, 20, column=False)).mechanism.name == "gaussian_projection"  # a declaration
+    assert planned_mechanism(study(release, 1, 20)).name == "gaussian_projection"
+    assert planned_mechanism(study(release, 5, 20, column=False)).name == "gaussian_projection"  # a declaration
     with pytest.raises(Invalid, match="take gaussian") as refused:
-        choice_of(study(release, 2, 20))
+        planned_mechanism(study(release, 2, 20))
     assert refused.value.errors[0]["field"] == "release.mechanism"
 
 
 def test_auto_compares_the_noise_of_all_rows():
     """Noise grows by k with planar Laplace and by sqrt(k) with Gaussian noise: three features change sides."""
     auto = wire.AutoRelease(epsilon="1", delta=1e-5, sensitivity=DELTA)
-    assert choice_of(study(auto, 1, 3)).mechanism.name == "planar_laplace"
-    choice = choice_of(study(auto, 9, 3))
-    assert choice.mechanism.name == "gaussian"
-    both = [choice_of(study(release, 9, 3)).mechanism.noise(3).sd for release in (planar(), gaussian())]
-    assert choice.mechanism.noise(3).sd == min(both)
-    assert all(f"{sd:.4g}" in choice.why for sd in both)
+    assert planned_mechanism(study(auto, 1, 3)).name == "planar_laplace"
+    mechanism, why = planned_mechanism(study(auto, 9, 3)), concrete(study(auto, 9, 3))[1]
+    assert mechanism.name == "gaussian"
+    both = [planned_mechanism(study(release, 9, 3)).noise(3).sd for release in (planar(), gaussian())]
+    assert mechanism.noise(3).sd == min(both)
+    assert all(f"{sd:.4g}" in why for sd in both)
     pure = wire.AutoRelease(epsilon="1", sensitivity=DELTA)
-    assert choice_of(study(pure, 9, 3)).mechanism.name == "planar_laplace"
+    assert planned_mechanism(study(pure, 9, 3)).name == "planar_laplace"
     assert concrete(study(auto, 9, 3, column=False))[0].mechanism == "planar_laplace"  # calibrated to one row
 
 
