@@ -48,22 +48,6 @@ def most_by_row(db: Connection, study_id: str) -> dict[int, int]:
     return most
 
 
-def cost_for_everyone(
-    db: Connection,
-    study_id: str,
-    spec: wire.StudyCreate,
-    balance: Balance,
-    charges: Sequence[Charge] = (),
-    again: int = 1,
-) -> int:
-    """The amount that a study has charged every record; answers that add up by row come on top.
-
-    ``charges`` are counted too, which are not stored yet; ``again``: how often the answer of these which was released
-    most often will have been.
-    """
-    return cost_of_sharing(db, [(study_id, spec, balance)], study_id, charges, again)
-
-
 def cost_of_sharing(
     db: Connection,
     studies: Iterable[tuple[str, wire.StudyCreate, Balance]],
@@ -71,10 +55,11 @@ def cost_of_sharing(
     charges: Sequence[Charge] = (),
     again: int = 1,
 ) -> int:
-    """The same for studies that read one release, which counts once (docs/privacy.md, Theorem E).
+    """What studies that read one release have charged every record; answers that add up by row come on top.
 
-    Answers about a group add up over the studies. If each answer is another person's, the dearest one of each study
-    does. ``charges`` are those of ``charged_id``.
+    The release counts once (docs/privacy.md, Theorem E). Answers about a group add up over the studies. If each answer
+    is another person's, the dearest one of each study does. ``charges`` are those of ``charged_id``, which are not
+    stored yet; ``again``: how often the answer of these which was released most often will have been.
     """
     release = dearest = 0
     of_groups: Counter[int] = Counter()

@@ -26,7 +26,7 @@ from curator_service.privacy import entropy
 from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.releases import Releases
 from curator_service.studies import public_kernels
-from curator_service.studies.studies import fitted, owner_view
+from curator_service.studies.studies import add_draft, fitted, owner_view
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -120,19 +120,9 @@ class Sandboxes:
 
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
         spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
-        planned_mechanism(spec)
-        study_id, body = new_id("std"), spec.model_dump_json()
-        created_at = stamp(self._context.clock())
-        values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": body, "created_at": created_at}
-        store.insert(db, store.studies, id=study_id, **values)
-        details = {
-            "study_id": study_id,
-            "dataset_id": spec.dataset_id,
-            "mechanism": spec.release.mechanism,
-            "spec_sha256": sha256(body.encode()),
-            "sandbox_of": source,
-        }
-        return Effect(owner_view(db, study_id), "study.created", details)
+        planned_mechanism(spec)  # raises Invalid
+        details = add_draft(db, spec, stamp(self._context.clock())) | {"sandbox_of": source}
+        return Effect(owner_view(db, details["study_id"]), "study.created", details)
 
 
 @dataclass(frozen=True, slots=True)

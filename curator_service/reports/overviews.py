@@ -7,7 +7,7 @@ from blindopt import wire
 from blindopt.answer_worth import meaning
 from curator_service import store
 from curator_service.budget import ledger_lines
-from curator_service.budget.file_use import FileUses, cost_for_everyone, most_by_row
+from curator_service.budget.file_use import FileUses, cost_of_sharing, most_by_row
 from curator_service.budget.ledger import Balance
 from curator_service.budget.views import outlook
 from curator_service.datasets.datasets import dataset_view
@@ -155,7 +155,9 @@ class Overviews:
         bounded = prices.release_bounded and prices.answers_bounded
         again = max(most_by_row(db, row.id).values(), default=1) if is_corrected else 1
         of_row = (
-            cost_for_everyone(db, row.id, spec, now) if prices.of_pairs else prices.used(now.release, most, again=again)
+            cost_of_sharing(db, [(row.id, spec, now)])
+            if prices.of_pairs
+            else prices.used(now.release, most, again=again)
         )
         return wire.StudyAccount(
             study_id=row.id,

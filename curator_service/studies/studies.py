@@ -48,24 +48,8 @@ class Studies:
         """Create a draft. Raises Invalid if the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
-            fit = self._fitted(db, spec)
-            study_id = new_id("std")
-            store.insert(
-                db,
-                store.studies,
-                id=study_id,
-                dataset_id=fit.dataset_id,
-                state="draft",
-                spec=(spec_json := fit.model_dump_json()),
-                created_at=stamp(self._context.clock()),
-            )
-            details = {
-                "study_id": study_id,
-                "dataset_id": fit.dataset_id,
-                "mechanism": fit.release.mechanism,
-                "spec_sha256": sha256(spec_json.encode()),
-            }
-            return Effect(self._with_account(db, study_id), "study.created", details)
+            details = add_draft(db, self._fitted(db, spec), stamp(self._context.clock()))
+            return Effect(self._with_account(db, details["study_id"]), "study.created", details)
 
         return self._context.idempotency.once(request, effect)
 
@@ -86,16 +70,8 @@ class Studies:
                 if store.count_running_jobs(db, store.forecasts, study_id):
                     raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
                 dropped = store.drop_forecasts(db, study_id)
-            values = {"dataset_id": spec.dataset_id, "spec": (spec_json := spec.model_dump_json())}
-            store.change(db, store.studies, study_id, **values)
-            details = {
-                "study_id": study_id,
-                "dataset_id": spec.dataset_id,
-                "mechanism": spec.release.mechanism,
-                "replaces": change.replaces,
-                "spec_sha256": sha256(spec_json.encode()),
-                "forecasts_dropped": dropped,
-            }
+            store.change(db, store.studies, study_id, dataset_id=spec.dataset_id, spec=spec.model_dump_json())
+            details = _logged(study_id, spec) | {"replaces": change.replaces, "forecasts_dropped": dropped}
             return Effect(self._with_account(db, study_id), "study.changed", details, 200)
 
         return self._context.idempotency.once(request, effect)
@@ -115,7 +91,7 @@ class Studies:
         check_release_of(db, spec)
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid.at("measurement.source", NO_MEASURER)
-        planned_mechanism(spec)
+        planned_mechanism(spec)  # raises Invalid
         return spec
 
     def view(self, study_id: str) -> wire.StudyOwnerView:
@@ -185,6 +161,19 @@ class Studies:
             return {"forecasts_dropped": dropped}
 
         return self.housekeeping.delete(request, study_id, remove)
+
+
+def add_draft(db: Connection, spec: wire.StudyCreate, created_at: str) -> dict[str, Any]:
+    """Store a draft; the details for the log, with its id."""
+    study_id, spec_json = new_id("std"), spec.model_dump_json()
+    values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": spec_json, "created_at": created_at}
+    store.insert(db, store.studies, id=study_id, **values)
+    return _logged(study_id, spec)
+
+
+def _logged(study_id: str, spec: wire.StudyCreate) -> dict[str, Any]:
+    of_spec = {"mechanism": spec.release.mechanism, "spec_sha256": sha256(spec.model_dump_json().encode())}
+    return {"study_id": study_id, "dataset_id": spec.dataset_id, **of_spec}
 
 
 def owner_view(db: Connection, study_id: str) -> wire.StudyOwnerView:

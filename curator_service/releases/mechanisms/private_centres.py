@@ -97,11 +97,6 @@ class PrivateCentres:
         """The least epsilon of the centres: with less, noise does not fit 64 bits."""
         return 2 * self.rounds * least_epsilon(max(self.moves))
 
-    @property
-    def corner(self) -> NDArray[np.int64]:
-        """The largest offset (d,) of a record, in steps."""
-        return np.full(len(self.features), LEVELS)
-
     def moved(self, centres: Matrix, noisy_totals: Totals, n: int, turn: int) -> Matrix:
         """The centres after a round, from what was drawn and from public values alone."""
         sizes, sums = noisy_totals
