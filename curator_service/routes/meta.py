@@ -1,11 +1,12 @@
-"""/v1/meta: version, mechanisms and limits of this curator."""
+"""/v1/meta: version, mechanisms and limits of this curator; /v1/links: the modelers to which it connects."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from blindopt import wire
 from blindopt.version import VERSION
 from curator_service.releases.mechanisms.registry import MECHANISMS
 from curator_service.routes import CuratorDep
+from service_kit.web.dependencies import api_router
 
 router = APIRouter(tags=["health"])
 
@@ -22,3 +23,12 @@ def meta(curator: CuratorDep) -> wire.CuratorMeta:
         ],
         limits=curator.limits,
     )
+
+
+links_router = api_router("links", "owner")
+
+
+@links_router.get("/v1/links", response_model=wire.LinkStatusList)
+def list_links(request: Request) -> wire.LinkStatusList:
+    """List links over which this curator takes requests, and what keeps one from being connected."""
+    return wire.LinkStatusList(links=request.app.state.links.status())
