@@ -1,8 +1,10 @@
-"""A design fixed before any data is seen, and releases from the posterior mean: exact Gaussian sensitivity.
+"""Releases from the posterior mean: of a design fixed before any data is seen, or of GP-UCB as in Algorithm 1.
 
-Replacing a record moves the posterior mean by W (f' - f): the noise of evaluations is the same under both datasets, and
-cancels. docs/tuning.md has the proof. In the worst case each score moves by g*/m, so that the mean moves by the largest
-row sum of |W| times that, and noise for D keeps epsilon times as much over D.
+Replacing a record moves the posterior mean of a design by W (f' - f): the noise of evaluations is the same under both
+datasets, and cancels, so that the Gaussian sensitivity is exact. In the worst case each score moves by g*/m, so that
+the mean moves by the largest row sum of |W| times that, and noise for D keeps epsilon times as much over D. The
+sensitivity of GP-UCB is measured on simulated neighbours: both runs of a pair get the same noise, step by step, and
+choose for themselves. docs/tuning.md has the proofs.
 """
 
 from dataclasses import replace
@@ -12,8 +14,8 @@ import numpy as np
 
 from blindopt.arrays import Matrix
 from blindopt.errors import TuningImpossible
-from blindopt.wire.tuning import GpDesign, TuningBudget
-from curator_service.tuning.methods import cautions, guarantees
+from blindopt.wire.tuning import GpDesign, GpUcbSimulated, TuningBudget
+from curator_service.tuning.methods import cautions, constants, guarantees
 from curator_service.tuning.methods.budget import shared_event
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import greedy_design
@@ -21,7 +23,12 @@ from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.plan import Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights, prior_average_plan
 from curator_service.tuning.methods.problem import Problem
-from curator_service.tuning.methods.simulation import sample_design
+from curator_service.tuning.methods.simulation import (
+    neighbour_differences,
+    sample_design,
+    sample_search,
+    upper_quantile,
+)
 
 
 def sensitivity(largest_sd: float, n: int, delta: float) -> float:
@@ -49,7 +56,7 @@ def row_sum(weights: Matrix) -> float:
     return float(np.abs(weights).sum(axis=1).max())
 
 
-def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
+def designed(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     """The plan with a greedy design, which depends on the kernel and sigma alone."""
     prior, shares = method.prior, shared_event(budget)
     scaled = Scaled.of(prior, problem)
@@ -80,3 +87,40 @@ def plan(method: GpDesign, budget: TuningBudget, problem: Problem) -> Plan:
     condition = guarantees.of_design(prior, problem.records, shares.total)
     proved_draws = replace(draws, shares=proved)
     return worst_case_plan(problem, proved_draws, search, expected, condition=condition, repeated=prior.noise == "own")
+
+
+def simulated(method: GpUcbSimulated, budget: TuningBudget, problem: Problem) -> Plan:
+    """The plan whose sensitivity is an order statistic of max |mu' - mu| over simulated pairs.
+
+    It exceeds the (1 - delta) quantile with high probability.
+    """
+    prior, shares = method.prior, shared_event(budget)
+    scaled, delta = Scaled.of(prior, problem), float(shares.total.delta)
+    betas = np.array([constants.beta(problem.n, t, delta) for t in range(1, prior.evaluations + 1)])
+    upper_quantile(np.zeros(method.pairs), delta)  # refuses too few pairs before they are simulated
+    differences = neighbour_differences(scaled.world, betas, prior.one_minus_k1, method.pairs, method.seed)
+    moved = upper_quantile(differences.mean, delta)
+    draws = Draws.of(
+        shares,
+        index=moved,
+        law=method.selection,
+        value=moved,
+        unit=scaled.unit,
+        constants={"pairs": method.pairs, "median_difference": float(np.median(differences.mean))},
+    )
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        """With the exploration weights of the simulated runs."""
+        mean, _ = scaled.posterior_mean(betas, objective)
+        index, value = draws.on(mean, value_at=method.value_at)
+        return index, scaled.unscaled(value)
+
+    return prior_average_plan(
+        scaled,
+        draws,
+        Search(len(betas), release),
+        sample_search(scaled.world, betas, method.seed),
+        kind="simulated",
+        value_at=method.value_at,
+        warnings=(cautions.TRACE,),
+    )

@@ -34,7 +34,7 @@ def bounds(method: Kusner1, n: int, gamma: float, index_delta: float | None, val
     """Compute the bounds of Theorems 1 and 3, each at its own delta; ``gamma`` bounds the gain of T scores."""
     prior, split = method.prior, method.delta_split
     sigma, evaluations, apart = prior.noise_sd, prior.evaluations, prior.one_minus_k1
-    parts: dict[str, float] = {"gamma": gamma}
+    constants_used: dict[str, float] = {"gamma": gamma}
     index = value = None
     if index_delta is not None:
         index = constants.index_sensitivity(n, evaluations, apart, index_delta, split)
@@ -42,15 +42,17 @@ def bounds(method: Kusner1, n: int, gamma: float, index_delta: float | None, val
             index = constants.tight_index_sensitivity(n, apart, index_delta)
         elif method.index_bound == "clip":
             index = min(index, 2 * constants.clip_bound(n, index_delta))
-        parts["beta_next"] = constants.beta(n, evaluations + 1, index_delta, split)
-        parts["c_index"] = constants.c(n, apart, index_delta, split)
+        constants_used["beta_next"] = constants.beta(n, evaluations + 1, index_delta, split)
+        constants_used["c_index"] = constants.c(n, apart, index_delta, split)
     if value_delta is not None:
-        parts["beta_last"] = constants.beta(n, evaluations, value_delta, split)
-        parts["omega_over_t"] = constants.regret_rate(sigma, evaluations, parts["beta_last"], gamma)
-        parts["c_value"] = constants.c(n, apart, value_delta, split)
-        parts["q"] = constants.q(sigma, evaluations, value_delta, method.q, split)
-        value = constants.value_sensitivity(parts["omega_over_t"], parts["c_value"], parts["q"])
-    return Bounds(index, value, parts)
+        constants_used["beta_last"] = constants.beta(n, evaluations, value_delta, split)
+        constants_used["omega_over_t"] = constants.regret_rate(sigma, evaluations, constants_used["beta_last"], gamma)
+        constants_used["c_value"] = constants.c(n, apart, value_delta, split)
+        constants_used["q"] = constants.q(sigma, evaluations, value_delta, method.q, split)
+        value = constants.value_sensitivity(
+            constants_used["omega_over_t"], constants_used["c_value"], constants_used["q"]
+        )
+    return Bounds(index, value, constants_used)
 
 
 def algorithm_1(method: Kusner1, budget: TuningBudget, problem: Problem) -> Plan:
