@@ -194,9 +194,9 @@ class FileBudget:
                 for file in files:
                     after.check(file.used, Cost())
             except BudgetExhausted as refusal:
-                cap, spent, limit = (refusal.budget[name] for name in ("cap", "spent", "limit"))
+                cap, used, limit = (refusal.budget[name] for name in ("cap", "spent", "limit"))
                 cap = str(cap).rpartition(".")[2]
-                raise StateConflict(f"{cap} {spent} is used already: the cap cannot be {limit}") from None
+                raise StateConflict(f"{cap} {used} is used already: the cap cannot be {limit}") from None
         act = "raised" if raised else "lowered" if before.is_capped else "declared"
         if before == after:
             act = "unchanged"
@@ -443,19 +443,19 @@ def refusal_for_grant(
     try:
         ledger.charge_answers(spec, of_grant, rows, of_rows)
     except BudgetExhausted as refusal:
-        cap, spent, limit = (str(refusal.budget[name]) for name in ("cap", "spent", "limit"))
-        after = units(spent) + (units("1") if cap == "queries" else prices.answer)
+        cap, grant_used, limit = (str(refusal.budget[name]) for name in ("cap", "spent", "limit"))
+        after = units(grant_used) + (units("1") if cap == "queries" else prices.answer)
         return BudgetExhausted(
             cap,
             requested=str(refusal.budget["requested"]),
-            spent=spent,
+            spent=grant_used,
             limit=limit,
             row=refusal.row,
             remaining="some" if after <= units(limit) else "none",
         )
-    requested, spent = str(plays), str(of_grant.plays)
+    requested, grant_used = str(plays), str(of_grant.plays)
     if prices.answers_bounded:
-        requested, spent = text(sum(prices.cost(n) for _, n in rows)), text(of_grant.total)
+        requested, grant_used = text(sum(prices.cost(n) for _, n in rows)), text(of_grant.total)
     return BudgetExhausted(
-        None, requested=requested, spent=spent, limit=None, row=None, remaining="some" if plays > 1 else "none"
+        None, requested=requested, spent=grant_used, limit=None, row=None, remaining="some" if plays > 1 else "none"
     )

@@ -103,8 +103,8 @@ def charge_answers(
     """
     budget, prices = spec.budget, Prices.of(spec)
     if budget.queries is not None and before.plays + (plays := sum(n for _, n in rows)) > budget.queries:
-        spent = str(before.plays)
-        raise BudgetExhausted("queries", requested=str(plays), spent=spent, limit=str(budget.queries))
+        used_text = str(before.plays)
+        raise BudgetExhausted("queries", requested=str(plays), spent=used_text, limit=str(budget.queries))
     ordered = [(row, n, 1, prices.cost(n)) for row, n in rows]
     return _charge(spec, prices, before, ordered, balances, rows_of_person, again=0)
 

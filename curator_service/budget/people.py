@@ -43,7 +43,7 @@ class People:
             ids = [self._vault.persons(row.id) for row in (dataset, other)]
             written = [self._vault.spellings(row.id) for row in (dataset, other)]
             if (written[0] is None) != (written[1] is None):  # ids of one of them were never folded
-                ids = [own if spelled is None else spelled for own, spelled in zip(ids, written, strict=True)]
+                ids = [folded if spelled is None else spelled for folded, spelled in zip(ids, written, strict=True)]
             return void_digests(ids[0]), void_digests(ids[1])
         names = [store.column_names(row) for row in (dataset, other)]
         common = sorted(set(names[0]) & set(names[1]))

@@ -161,8 +161,8 @@ def _shares(file: FileUse, dataset: Any, *, bounded: bool) -> list[wire.LossShar
 def _lines(db: Connection, dataset: Any) -> list[Any]:
     """The lines of all files of a dataset's account, in order."""
     names = ledger_lines.files_of(db, dataset.id).values()
-    lines = (line for name in names for line in ledger_lines.lines_of_account(db, name))
-    return sorted(lines, key=lambda line: line.seq)
+    account_lines = (line for name in names for line in ledger_lines.lines_of_account(db, name))
+    return sorted(account_lines, key=lambda line: line.seq)
 
 
 def _uses(db: Connection, dataset: Any, file: FileUse) -> list[wire.DatasetUse]:

@@ -33,7 +33,7 @@ def attack(
 ) -> None:
     """Show what attackers could learn from a study. Read-only; safe while the service runs.
 
-    A draft is attacked on a release that is drawn for this and thrown away, a released study on its published Z. The
+    A draft is subject on a release that is drawn for this and thrown away, a released study on its published Z. The
     findings depend on the records, so they are for their owner alone.
 
     Example: blindopt-curator attack std_0123456789abcdef
@@ -42,9 +42,9 @@ def attack(
     from curator_service.vault import Vault
 
     with plain_errors():
-        chosen = PROGRAM.existing()
-        with open_context(chosen) as context:
-            view, findings = attack_preview.on_study(context.database, Vault(chosen.data_dir / "files"), study)
+        settings = PROGRAM.existing()
+        with open_context(settings) as context:
+            view, findings = attack_preview.on_study(context.database, Vault(settings.data_dir / "files"), study)
     if as_json:
         report = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in findings]}
         typer.echo(json.dumps(report, indent=2))
@@ -53,18 +53,20 @@ def attack(
 
 
 def _table(view: wire.StudyOwnerView, findings: list[wire.Finding]) -> str:
-    what = "a trial release" if view.release_id is None else f"release {view.release_id}; what needs more, on trials"
-    lines = [f"{view.id} ({view.spec.release.mechanism}, {view.state}): attacks on {what}", ""]
+    subject = "a trial release" if view.release_id is None else f"release {view.release_id}; what needs more, on trials"
+    paragraphs = [f"{view.id} ({view.spec.release.mechanism}, {view.state}): attacks on {subject}", ""]
     if not findings:
-        return "\n".join([*lines, "No attack applies: the study has too few rows, or a trial could not be released."])
-    lines.append(f"{'attack':17} {'figure':>9}  interval")
+        return "\n".join(
+            [*paragraphs, "No attack applies: the study has too few rows, or a trial could not be released."]
+        )
+    paragraphs.append(f"{'attack':17} {'figure':>9}  interval")
     for finding in findings:
         high = "" if finding.high is None else f"{finding.high:.4g}"
         interval = f"{finding.low:.4g} to {high}" if high else f"at least {finding.low:.4g}"
-        lines.append(f"{finding.attack:17} {finding.figure:9.4g}  {interval}, {100 * finding.confidence:g} %")
-        lines.append(textwrap.indent(f"{finding.unit}", " " * 4))
-        lines.append(textwrap.fill(finding.sentence, 100, initial_indent=" " * 4, subsequent_indent=" " * 4))
-    return "\n".join(lines)
+        paragraphs.append(f"{finding.attack:17} {finding.figure:9.4g}  {interval}, {100 * finding.confidence:g} %")
+        paragraphs.append(textwrap.indent(f"{finding.unit}", " " * 4))
+        paragraphs.append(textwrap.fill(finding.sentence, 100, initial_indent=" " * 4, subsequent_indent=" " * 4))
+    return "\n".join(paragraphs)
 
 
 @app.command("audit-privacy")
@@ -82,8 +84,8 @@ def audit_privacy(
     from curator_service.releases.attacks import privacy_audit
 
     with plain_errors():
-        chosen = PROGRAM.existing()
-        with open_context(chosen) as context:
+        settings = PROGRAM.existing()
+        with open_context(settings) as context:
             signed = privacy_audit.audit_study(context, study, draws)
     transcript = signed["transcript"]
     typer.echo(json.dumps(signed, indent=2) if as_json else "\n".join(map(_audit_in_words, transcript["parts"])))
@@ -99,13 +101,13 @@ def _audit_in_words(part: Json) -> str:
     worst = min(part["statistics"], key=lambda each: each["p"])
     verdict = f"what was drawn {part['verdict']}"
     delta = f" with delta {part['claimed']['delta']:g}" if part["claimed"]["delta"] else ""
-    text = (
+    sentence = (
         f"{name}: epsilon {part['claimed']['epsilon']}{delta} is promised, and "
         f"{verdict.upper() if part['contradicts'] else verdict}. Draws alone imply epsilon "
         f"{part['least_epsilon']:.3g} or more. The smallest p of {len(part['statistics'])} statistics is "
         f"{worst['p']:.2g} ({worst['statistic']})."
     )
-    return textwrap.fill(text, 100, subsequent_indent="    ")
+    return textwrap.fill(sentence, 100, subsequent_indent="    ")
 
 
 @app.command()
@@ -135,10 +137,10 @@ def tune(
             report = owner.preview_tuning(tuning)
             typer.echo(report.model_dump_json(indent=2) if as_json else _summary(report))
             return
-        begun = owner.start_tuning(tuning, key=key)
+        started = owner.start_tuning(tuning, key=key)
         if not (as_json or whole):
-            typer.echo(f"{begun.id} is charged\n{_summary(begun.report)}", err=True)
-        ended = owner.wait_tuning(begun.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
+            typer.echo(f"{started.id} is charged\n{_summary(started.report)}", err=True)
+        ended = owner.wait_tuning(started.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
     if whole:
         typer.echo(ended.model_dump_json(indent=2))
     elif ended.result is not None:
@@ -202,7 +204,7 @@ def _summary(report: wire.TuningReport) -> str:
 
     delta = "" if report.delta == "0" else f", delta {report.delta}"
     error = number(report.expected_value_error)
-    lines = [
+    paragraphs = [
         f"{report.method}: {report.points} hyper-parameters, {report.records} records, epsilon {report.epsilon}{delta}",
         f"  used so far  {report.spent_epsilon} of {report.cap_epsilon}",
         f"  lambda~       drawn at scale {number(report.index_scale)}; expected gap {number(report.expected_gap)}",
@@ -210,15 +212,15 @@ def _summary(report: wire.TuningReport) -> str:
         *(textwrap.fill(f"! {caution.message}", 100, subsequent_indent="  ") for caution in report.cautions),
         textwrap.fill(report.guarantee, 100),
     ]
-    return "\n".join(lines)
+    return "\n".join(paragraphs)
 
 
 def _result(result: wire.TuningResult) -> str:
     chosen = result.hyperparameters
-    lines = [] if chosen is None else [f"{name:14} {value:.6g}" for name, value in chosen.items()]
+    values = [] if chosen is None else [f"{name:14} {value:.6g}" for name, value in chosen.items()]
     if result.value is not None:
-        lines.append(f"{'score':14} {result.value:.6g}")
-    return "\n".join(lines)
+        values.append(f"{'score':14} {result.value:.6g}")
+    return "\n".join(values)
 
 
 def _for_the_owner(view: wire.TuningView) -> str:

@@ -104,8 +104,8 @@ def create_study(
     with plain_errors():
         body = read_json(file, wire.StudyCreate, "the body of POST /v1/studies")
     with as_owner(url, token_file) as client:
-        made = client.create_study(body)
-    show(made, f"{made.id}\n{made.guarantee}", as_json)
+        draft = client.create_study(body)
+    show(draft, f"{draft.id}\n{draft.guarantee}", as_json)
 
 
 @study_cli.command()

@@ -29,18 +29,18 @@ def add(
     A running service connects within seconds. Example: blindopt-curator link add link.json
     """
     with plain_errors():
-        given = read_json(link, wire.LinkFile, "a link file")
+        sent = read_json(link, wire.LinkFile, "a link file")
         settings = PROGRAM.checked_settings()
-        if is_plain_abroad(given.url) and not settings.allow_plain_http:
+        if is_plain_abroad(sent.url) and not settings.allow_plain_http:
             raise StateConflict(
-                f"{given.url}: answers are not sent over plain http to another machine: its address must be https"
+                f"{sent.url}: answers are not sent over plain http to another machine: its address must be https"
             )
         path = settings.links_path
-        others = [link for link in link_file.read(path) if link.id != given.id]
+        others = [link for link in link_file.read(path) if link.id != sent.id]
         files = {"ca": ca, "cert": cert, "key": key}
         named = {name: None if file is None else str(file.resolve(strict=True)) for name, file in files.items()}
-        link_file.write(path, [*others, given.model_copy(update=named)])
-    typer.echo(f"{given.name}: {given.url}; grants over this link have the address {link_file.address_of(given)}")
+        link_file.write(path, [*others, sent.model_copy(update=named)])
+    typer.echo(f"{sent.name}: {sent.url}; grants over this link have the address {link_file.address_of(sent)}")
 
 
 @cli.command()

@@ -113,8 +113,8 @@ class BoundsSearch:
             "delta": cost.texts[1],
             "guarantee_kind": "worst_case",
         }
-        now = self._context.clock()
-        audit_log.append(db, "bounds.started", actor=actor, now=now, details=details)
+        logged_at = self._context.clock()
+        audit_log.append(db, "bounds.started", actor=actor, now=logged_at, details=details)
         return None
 
     def _drawn(self, bounds_id: str, dataset_id: str) -> tuple[str, int]:
@@ -170,8 +170,8 @@ def view_of(row: Any) -> wire.PrivateBounds:
     """The owner's view of stored bounds."""
     spec = json.loads(row.spec)
     bounds_request = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
-    drawn = [] if row.result is None else json.loads(row.result)
-    each = share(Decimal(bounds_request.epsilon), len(bounds_request.columns) * len(spec["quantiles"]))
+    quantiles = [] if row.result is None else json.loads(row.result)
+    epsilon_of_draw = share(Decimal(bounds_request.epsilon), len(bounds_request.columns) * len(spec["quantiles"]))
     return wire.PrivateBounds(
         id=row.id,
         dataset_id=row.dataset_id,
@@ -179,8 +179,8 @@ def view_of(row: Any) -> wire.PrivateBounds:
         epsilon=bounds_request.epsilon,
         unit=spec["unit"],
         quantiles=spec["quantiles"],
-        rank_error=rank_error(each, spec["records"]),
-        columns=[_column(c, values) for c, values in zip(bounds_request.columns, drawn, strict=False)],
+        rank_error=rank_error(epsilon_of_draw, spec["records"]),
+        columns=[_column(c, values) for c, values in zip(bounds_request.columns, quantiles, strict=False)],
         guarantee=of_bounds(bounds_request.epsilon, spec["records"], person=spec["unit"] == "person"),
         created_at=moment(row.created_at),
     )

@@ -89,9 +89,9 @@ def _reports(db: Connection, studies: Collection[str]) -> dict[str, str]:
         _rewrite(db, store.releases, store.releases.c.id, [row.id], order_salt=None)
         report = ReleaseReport.model_validate_json(row.report)
         if (changed := report.model_copy(update=blank)) != report:
-            text = changed.model_dump_json()
-            _rewrite(db, store.releases, store.releases.c.id, [row.id], report=text)
-            digests[row.study_id] = sha256(text.encode())
+            report_json = changed.model_dump_json()
+            _rewrite(db, store.releases, store.releases.c.id, [row.id], report=report_json)
+            digests[row.study_id] = sha256(report_json.encode())
     return digests
 
 

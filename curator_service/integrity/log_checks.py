@@ -213,8 +213,8 @@ class _DatasetLogSummary:
             is_changed = not compared.items() <= logged.items()
         else:
             is_changed = has_columns and not self._fits_its_file(dataset)
-        what = "its columns, rows or persons are not what the log or its file says"
-        return f"dataset {dataset.id} was changed: {what}" if is_changed else None
+        fault = "its columns, rows or persons are not what the log or its file says"
+        return f"dataset {dataset.id} was changed: {fault}" if is_changed else None
 
     def _fits_its_file(self, dataset: Any) -> bool:
         """Whether a dataset of an earlier version holds what its reading and its stored values say."""
@@ -282,8 +282,8 @@ class _WithheldLogSummary:
             stored[row.account].append(salted_digest(row.unit, row.salt))
         for account in sorted(stored.keys() | self._units.keys()):
             if stored[account] != self._units[account]:
-                what = "the withheld records are not those of the log: one was changed, added or removed"
-                yield LogBroken(what, about=account)
+                fault = "the withheld records are not those of the log: one was changed, added or removed"
+                yield LogBroken(fault, about=account)
 
 
 class _MessageLogSummary:
@@ -334,8 +334,8 @@ class _MessageLogSummary:
             by_study, logged_by_study = self._by_study(name, rows), self._by_study(name, logged[name])
             for study in sorted(by_study.keys() | logged_by_study.keys()):
                 if by_study[study] != logged_by_study[study]:
-                    what = f"the {name} are not those of the log: one was changed, added or removed"
-                    yield LogBroken(what, about=study)
+                    fault = f"the {name} are not those of the log: one was changed, added or removed"
+                    yield LogBroken(fault, about=study)
 
     def _by_study(self, name: str, rows: list[tuple[Any, ...]]) -> defaultdict[str, list[tuple[Any, ...]]]:
         """What is left to compare: without the digest, which comes last, where the text is erased."""
@@ -428,8 +428,8 @@ class _ReplyLogSummary:
         for grant in gone:
             for row in stored_replies.answers_of(db, grant):
                 if stored_replies.describes(row.body):
-                    what = f"the answer under key {row.idempotency_key} is stored, and the log says it was erased"
-                    yield LogBroken(what, about=grant)
+                    fault = f"the answer under key {row.idempotency_key} is stored, and the log says it was erased"
+                    yield LogBroken(fault, about=grant)
         if stored_replies.count_answers(db) == self._count:
             return
         if not self._is_whole:
@@ -506,8 +506,8 @@ class _LedgerLogSummary:
             if query is None and self._unanswered.pop(details["query_id"], None) is not None:
                 return
             if query is None or query.is_answered:
-                what = "answered before it was charged" if query is None else "answered twice"
-                raise LogBroken(f"query {details['query_id']} was {what}", about=exchange["study_id"])
+                fault = "answered before it was charged" if query is None else "answered twice"
+                raise LogBroken(f"query {details['query_id']} was {fault}", about=exchange["study_id"])
             query.is_answered = True
 
     def _is_archived(self, query: str, study: str) -> bool:
@@ -527,8 +527,8 @@ class _LedgerLogSummary:
             elif count < self._accounts[study].archived.count:
                 archived[study].add(line_digest(tuple(line)[2:-1]))
             elif self._accounts[study].digest(count) != line_digest(tuple(line)[2:-1]):
-                what = "it was changed, or one is missing"
-                yield LogBroken(f"ledger line {line.seq} is not what the log says: {what}", about=study)
+                fault = "it was changed, or one is missing"
+                yield LogBroken(f"ledger line {line.seq} is not what the log says: {fault}", about=study)
         for study, account in self._accounts.items():
             if counts[study] < len(account):
                 what = f"lacks the last of {len(account)} lines in the log"
@@ -648,8 +648,8 @@ class StudyLogSummary:
             del self.studies[study_id]
         elif kind == "study.caps_raised":
             if is_draft or study.closed or not is_same:
-                what = "were raised when it was not open, or of another"
-                raise LogBroken(f"caps of study {study_id} {what}", about=study_id)
+                fault = "were raised when it was not open, or of another"
+                raise LogBroken(f"caps of study {study_id} {fault}", about=study_id)
             study.spec_sha256 = details["spec_sha256"]
         elif kind == "study.released":
             study.release_sha256, study.report_sha256 = details["sha256"], details.get("report_sha256")
@@ -657,8 +657,8 @@ class StudyLogSummary:
                 study.release_of, source = source_id, self._created(source_id)
                 is_copy = source.release_sha256 is not None and source.release_sha256 == study.release_sha256
                 if source.release_of is not None or not is_copy:
-                    what = "has other candidates than the release that it reads"
-                    raise LogBroken(f"study {study_id} {what}", about=study_id, others=[A_FILE])
+                    fault = "has other candidates than the release that it reads"
+                    raise LogBroken(f"study {study_id} {fault}", about=study_id, others=[A_FILE])
         else:
             study.closed = True
 
@@ -738,8 +738,8 @@ class StudyLedger:
                 else:
                     self._charge("answers", details["query_id"], row, count, self.prices.cost(count))
             if details["epsilon"] != text(self.balance.total - before):
-                what = "the log has another epsilon than its study's price"
-                raise LogBroken(f"query {details['query_id']}: {what}", about=details["study_id"])
+                fault = "the log has another epsilon than its study's price"
+                raise LogBroken(f"query {details['query_id']}: {fault}", about=details["study_id"])
 
     def _charge(self, kind: str, query_id: str, row: int, plays: int, cost: int) -> None:
         """Add a line of answers, or of a correction, which releases answers again and is no query."""
@@ -766,8 +766,8 @@ class StudyLedger:
     def _add(
         self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance
     ) -> None:
-        now = self.balance
-        balances = of_row.queries, of_row.plays, of_row.total, now.release, now.total, now.plays
+        balance = self.balance
+        balances = of_row.queries, of_row.plays, of_row.total, balance.release, balance.total, balance.plays
         self._digests += line_digest((kind, query, row, plays, text(cost), cap, *balances))
 
 
@@ -817,8 +817,8 @@ class TuningLogSummary:
             self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
         elif kind in ("tuning.ended", "tuning.cancelled"):
             if (started := self._tunings.get(details["tuning_id"])) is None:
-                what = f"tuning {details['tuning_id']} has ended in the log and was never started there"
-                raise LogBroken(what, about=details["tuning_id"])
+                fault = f"tuning {details['tuning_id']} has ended in the log and was never started there"
+                raise LogBroken(fault, about=details["tuning_id"])
             state = details.get("state", "cancelled")
             self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
         elif kind == "dataset.caps" and details["act"] != "unchanged":
@@ -1064,15 +1064,15 @@ class InboxLogSummary:
             if row.query_id not in missing:
                 raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
             missing.discard(row.query_id)
-            begun = released.get(row.query_id, [])
+            versions = released.get(row.query_id, [])
             lost = inbox_store.LOST if row.query_id in self.lost else 0
             lost = inbox_store.GONE if self._is_erased(row.query_id) else lost
-            state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]), lost)
+            state = (waiting.get(row.query_id, 0), len(versions), len(self.versions[row.query_id]), lost)
             if (row.open, row.begun, row.version, row.lost) != state:
                 raise LogBroken(f"the state of query {row.query_id} is not what the log says")
             if row.query_id not in waiting:
                 raise LogBroken(f"the measurements of query {row.query_id} are missing")
-            self._check_charges(db, row, begun)
+            self._check_charges(db, row, versions)
         for name in missing:
             raise LogBroken(f"query {name} waits for measurements, and its table lacks it")
 

@@ -14,7 +14,7 @@ def close_after_restore(db: Connection, context: ServiceContext) -> None:
     been released since, and would be released twice for one charge. Its owner may make a new one.
     """
     closed = store.unclosed_studies(db)
-    for identity in closed:
-        store.change(db, store.studies, identity, state="closed")
+    for study_id in closed:
+        store.change(db, store.studies, study_id, state="closed")
     inbox.lose(db)
     context.audit_trail.record_restored(db, {"closed_studies": closed, "closed_accounts": close_all(db, context)})

@@ -149,12 +149,12 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
             replaced = "one record is replaced by any other"
             if spec.person_column:
                 replaced = f"the records of one person, {k} at most, are replaced by any others"
-            what, public = "the numbers of records by group", "The groups themselves are public"
+            changed, public = "the numbers of records by group", "The groups themselves are public"
             if isinstance(cells := release.cells, wire.PrivateCells):
-                what = f"the groups' centres (epsilon {cells.epsilon}) and the numbers of records by group together"
+                changed = f"the groups' centres (epsilon {cells.epsilon}) and the numbers of records by group together"
                 public = "A record belongs to the nearest centre"
             return (
-                f"{release.epsilon}-differential privacy of {what}, for a whole record: if {replaced}, features and "
+                f"{release.epsilon}-differential privacy of {changed}, for a whole record: if {replaced}, features and "
                 f"outcome, any event is at most e^{release.epsilon} times as probable, whatever an attacker knows. "
                 f"{public}."
             )
@@ -209,16 +209,16 @@ def _answers(spec: wire.StudyCreate, release: Concrete | None) -> str:
 def _of_groups(spec: wire.StudyCreate, epsilon: str, release: Concrete | None) -> str:
     """The promise about answers of groups. ``release``: None if that of the numbers of records is withdrawn."""
     whose = "The records of one person use" if spec.person_column else "A record uses"
-    text = (
+    promise = (
         f"Each answer is the mean of a group's clipped outcomes with Laplace noise: {epsilon}-differentially private "
         f"for a change within the group, and half of that for a record that leaves or enters it. {whose} at most the "
         "epsilon of the group that was queried most, however many others were queried"
     )
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     if not caps:
-        return f"{text}: the study sets no cap on it."
+        return f"{promise}: the study sets no cap on it."
     added = "" if release is None else ", with the release,"
-    return f"{text}: at most {min(caps, key=wire.amount)}{added} for replacing everything about it."
+    return f"{promise}: at most {min(caps, key=wire.amount)}{added} for replacing everything about it."
 
 
 # --- what is not promised -------------------------------------------------------------------------

@@ -100,15 +100,15 @@ class Queries:
         with self._context.database.read() as db:
             released = self._studies.of(db, study_id)
             download = download_of(db, released, principal.id)
-        parts, path = download.parts, self._vault.candidates(released.id)
-        if number is None and parts:
-            last = len(parts) - 1
+        release_parts, path = download.parts, self._vault.candidates(released.id)
+        if number is None and release_parts:
+            last = len(release_parts) - 1
             where = f"the candidates are published in parts: get candidates/parts/0 to parts/{last}"
             raise StateConflict(f"{where}, as modelers since 0.3.0 do")
-        if number is not None and number >= len(parts):
-            raise NotFound("there is no such part" if parts else "the candidates are published as one file")
+        if number is not None and number >= len(release_parts):
+            raise NotFound("there is no such part" if release_parts else "the candidates are published as one file")
         zeros = npy_files.bytes_of(path, download.left_out) if download.left_out else ()
-        return path, sections_of(released.n, download.sha256, parts, zeros)[number or 0]
+        return path, sections_of(released.n, download.sha256, release_parts, zeros)[number or 0]
 
     async def period_s(self, study_id: str) -> float | None:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""

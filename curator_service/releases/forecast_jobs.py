@@ -215,8 +215,8 @@ def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _In
 
 
 def _no_sample(why: str) -> Invalid:
-    what = "a sample is a dataset that is declared public, with the features of the study as columns"
-    return Invalid.at("sample_dataset_id", f"{why}: {what}")
+    needed = "a sample is a dataset that is declared public, with the features of the study as columns"
+    return Invalid.at("sample_dataset_id", f"{why}: {needed}")
 
 
 def forecast_request(row: Any) -> wire.ForecastCreate:

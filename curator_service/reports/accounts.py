@@ -42,11 +42,11 @@ class Accounts:
             prices = prices_of(db, study_id)
             rows = ledger_lines.page(db, study_id, position=position, limit=limit, newest=newest, shown=shown)
             entries = [_entry(row, prices) for row in rows]
-            now = ledger_lines.balance(db, study_id)
-        total = text(now.total) if prices.release_bounded and prices.answers_bounded else None
-        release = text(now.release) if prices.release_bounded else None
+            balance = ledger_lines.balance(db, study_id)
+        total = text(balance.total) if prices.release_bounded and prices.answers_bounded else None
+        release = text(balance.release) if prices.release_bounded else None
         return entries, wire.LedgerPage(
-            entries=[], release_epsilon=release, total_epsilon=total, total_plays=now.plays, next_page_token=None
+            entries=[], release_epsilon=release, total_epsilon=total, total_plays=balance.plays, next_page_token=None
         )
 
     def exposure(
@@ -62,7 +62,7 @@ class Accounts:
             prices = prices_of(db, study_id)
             spec = store.spec_of(db, study_id)
             page = ledger_lines.exposure(db, study_id, position=position, limit=limit, largest=largest)
-            now, again = ledger_lines.balance(db, study_id), most_by_row(db, study_id)
+            balance, again = ledger_lines.balance(db, study_id), most_by_row(db, study_id)
             shown = with_records and bool(page) and not is_groups(spec) and not store.is_erased(db, study_id)
             released = self._studies.of(db, study_id) if shown else None
             of_person = self._studies.persons(db, study_id) if page else alone
@@ -74,9 +74,9 @@ class Accounts:
         def spent(row: Any) -> str | None:
             if not bounded:
                 return None
-            own = sum(totals.get(of_same, 0) for of_same in of_person(row.row))
+            row_cost = sum(totals.get(of_same, 0) for of_same in of_person(row.row))
             other = max((cost for group, cost in costs.items() if group != row.row), default=0)
-            return text(prices.used(now.release, own, other, again.get(row.row, 1)))
+            return text(prices.used(balance.release, row_cost, other, again.get(row.row, 1)))
 
         rows = [
             wire.RowExposure(
@@ -90,7 +90,7 @@ class Accounts:
             )
             for row in page
         ]
-        return rows, text(now.release) if prices.release_bounded else None
+        return rows, text(balance.release) if prices.release_bounded else None
 
     def groups(self, study_id: str, position: int | None, limit: int) -> list[wire.GroupEntry]:
         """The groups of a study after a candidate. Raises StateConflict for a study of records, and Erased."""

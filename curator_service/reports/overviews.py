@@ -91,7 +91,7 @@ class Overviews:
         """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
         with self._context.database.read() as db:
             prices = prices_of(db, study_id)
-            count, chosen = ledger_lines.thinned(db, study_id, points)
+            count, lines_shown = ledger_lines.thinned(db, study_id, points)
         bounded = prices.release_bounded and prices.answers_bounded
         return wire.LedgerCurve(
             lines=count,
@@ -102,7 +102,7 @@ class Overviews:
                     total_epsilon=text(row.total) if bounded else None,
                     total_plays=row.total_plays,
                 )
-                for row in chosen
+                for row in lines_shown
             ],
         )
 

@@ -68,11 +68,15 @@ def next_download(db: Connection, vault: Vault, study_id: str, before: Download 
     if len(left_out) == release.n:
         raise StateConflict("every record of the release was withheld: there is no candidate for a grant")
     check_order(db, vault, study_id)
-    path, parts = vault.candidates(release.id), wire.ReleaseReport.model_validate_json(release.report).parts
-    if release_files.digest(path, parts) != release.sha256:
+    path, release_parts = vault.candidates(release.id), wire.ReleaseReport.model_validate_json(release.report).parts
+    if release_files.digest(path, release_parts) != release.sha256:
         raise RecordChanged("the stored candidates are not the ones that were published")
     zeros = npy_files.bytes_of(path, left_out)
-    return Download(release_files.digest(path, parts, zeros), release_files.stored_parts(path, parts, zeros), left_out)
+    return Download(
+        release_files.digest(path, release_parts, zeros),
+        release_files.stored_parts(path, release_parts, zeros),
+        left_out,
+    )
 
 
 def record_download(
@@ -80,8 +84,8 @@ def record_download(
 ) -> None:
     """Record what these grants get, for good; None: the whole release."""
     if download is not None:
-        parts = [part.model_dump() for part in download.parts]
-        gets = {"study_id": study_id, "sha256": download.sha256, "parts": parts, "left_out": download.left_out}
+        release_parts = [part.model_dump() for part in download.parts]
+        gets = {"study_id": study_id, "sha256": download.sha256, "parts": release_parts, "left_out": download.left_out}
         for grant_id in grant_ids:
             audit_log.append(db, LEFT_OUT, actor=actor, now=now, details={"grant_id": grant_id} | gets)
 

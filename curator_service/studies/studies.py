@@ -259,17 +259,17 @@ def check_release_of(db: Connection, spec: wire.StudyCreate) -> None:
         source = store.find(db, store.studies, spec.release_of)
     except NotFound:
         raise Invalid.at("release_of", "there is no such study") from None
-    drawn = wire.StudyCreate.model_validate_json(source.spec)
-    if drawn.release_of is not None:
-        raise Invalid.at("release_of", f"that study reads a release itself: name {drawn.release_of}")
+    source_spec = wire.StudyCreate.model_validate_json(source.spec)
+    if source_spec.release_of is not None:
+        raise Invalid.at("release_of", f"that study reads a release itself: name {source_spec.release_of}")
     mine = spec.release_inputs
     message = "must be as in the study whose release is read: that determined its candidates"
-    changed = [field for field, inherited in drawn.release_inputs.items() if mine[field] != inherited]
+    changed = [field for field, inherited in source_spec.release_inputs.items() if mine[field] != inherited]
     if changed:
         raise Invalid.of([{"field": field, "message": message} for field in changed])
     if source.state not in ("open", "closed"):
         raise StateConflict(f"the study whose release is read is {source.state}: release it first")
-    if (status := release_status(db, drawn, store.report_of(db, source.id)).status) != "sound":
+    if (status := release_status(db, source_spec, store.report_of(db, source.id)).status) != "sound":
         raise StateConflict(f"the release to be read is {status}: a further study of it would promise nothing")
 
 

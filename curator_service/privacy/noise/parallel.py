@@ -91,9 +91,9 @@ def processors() -> int:
 def _pieces(blocks: Iterable[tuple[slice, Matrix]], rows: int) -> Iterator[tuple[slice, Matrix]]:
     for index, block in blocks:
         for start in range(0, len(block), rows):
-            part = block[start : start + rows]
+            piece = block[start : start + rows]
             begin = index.start + start
-            yield slice(begin, begin + len(part)), part
+            yield slice(begin, begin + len(piece)), piece
 
 
 def _in_workers(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:
@@ -154,12 +154,12 @@ class _Worker:
         try:
             if (reply := self.pipe.recv_bytes()) != _DONE:
                 raise NumericalFailure(reply.decode())
-            drawn = np.frombuffer(self.pipe.recv_bytes())
+            noisy = np.frombuffer(self.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._died() from None
-        if drawn.size != math.prod(self.shape):
+        if noisy.size != math.prod(self.shape):
             raise self._died()
-        return self.index, drawn.reshape(self.shape)
+        return self.index, noisy.reshape(self.shape)
 
     def end(self) -> None:
         self.pipe.close()

@@ -234,8 +234,10 @@ def _cell_faults(cells: Cells, features: list[wire.Feature]) -> list[tuple[str, 
         if len(cells.parts) != d:
             return [("release.cells.parts", f"a number of parts for each of the {d} features")]
         if (number := prod(cells.parts)) > wire.CELLS_MAX:
-            what = f"this grid has {number:,} groups, and {wire.CELLS_MAX:,} are allowed: take fewer parts, or centres"
-            return [("release.cells.parts", what)]
+            message = (
+                f"this grid has {number:,} groups, and {wire.CELLS_MAX:,} are allowed: take fewer parts, or centres"
+            )
+            return [("release.cells.parts", message)]
         return []
     inside = [
         len(centre) == d and all(f.lower <= at <= f.upper for f, at in zip(features, centre, strict=True))
