@@ -19,10 +19,9 @@ from curator_service.tuning.methods import cautions, constants, guarantees
 from curator_service.tuning.methods.budget import shared_event
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import greedy_design
-from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.plan import Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights, prior_average_plan
-from curator_service.tuning.methods.problem import Problem
+from curator_service.tuning.methods.problem import Objective, Problem
 from curator_service.tuning.methods.simulation import (
     neighbour_differences,
     sample_design,

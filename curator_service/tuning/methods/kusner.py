@@ -14,10 +14,9 @@ from curator_service.tuning.methods import cautions, constants, guarantees
 from curator_service.tuning.methods.budget import Cost, Shares, split_events, value_alone
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import largest_gain
-from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search
 from curator_service.tuning.methods.prior import Scaled, prior_average_plan
-from curator_service.tuning.methods.problem import Problem
+from curator_service.tuning.methods.problem import Objective, Problem
 from curator_service.tuning.methods.simulation import sample_grid, sample_search
 
 

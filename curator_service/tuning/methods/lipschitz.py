@@ -16,10 +16,9 @@ from curator_service.tuning.methods import cautions, constants, guarantees
 from curator_service.tuning.methods.budget import Cost, Shares, value_alone
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.grid_exponential import rounding, weights_sensitivity
-from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled
-from curator_service.tuning.methods.problem import Problem
+from curator_service.tuning.methods.problem import Objective, Problem
 
 _DELTA = 0.05
 """The delta of the exploration weights. No guarantee rests on it."""

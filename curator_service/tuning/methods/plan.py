@@ -7,8 +7,7 @@ from blindopt.wire.base import Caution, GuaranteeKind
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.tuning.methods import cautions, guarantees
 from curator_service.tuning.methods.draws import Draws
-from curator_service.tuning.methods.objective import Objective
-from curator_service.tuning.methods.problem import Evaluate, Problem
+from curator_service.tuning.methods.problem import Evaluate, Objective, Problem
 
 
 @dataclass(frozen=True, slots=True)

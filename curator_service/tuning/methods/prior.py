@@ -15,9 +15,8 @@ from curator_service.privacy.noise import add_gaussian
 from curator_service.tuning.methods import cautions, guarantees
 from curator_service.tuning.methods.draws import Draws
 from curator_service.tuning.methods.information import Arms
-from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Search
-from curator_service.tuning.methods.problem import Problem
+from curator_service.tuning.methods.problem import Objective, Problem
 from curator_service.tuning.methods.simulation import Estimand, Sample, World, expected_errors, ucb
 
 

@@ -19,9 +19,8 @@ from curator_service.tuning.methods import Facts, Plan, Problem, plan_of
 from curator_service.tuning.methods.budget import split_events
 from curator_service.tuning.methods.grid_exponential import worst_gap
 from curator_service.tuning.methods.information import Arms, greedy_design
-from curator_service.tuning.methods.objective import Objective
 from curator_service.tuning.methods.prior import Scaled
-from curator_service.tuning.methods.problem import Evaluate
+from curator_service.tuning.methods.problem import Evaluate, Objective
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
