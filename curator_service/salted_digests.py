@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 from blindopt.audit.merkle_log import sha256
-from blindopt.wire import NUMBER_MAX
 
 DIGEST_BYTES = 16
 """Of the keyed digest of a person or a record."""

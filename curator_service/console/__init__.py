@@ -14,10 +14,8 @@ from curator_service.console import (
     inbox_files,
     log,
     messages,
-    privacy_reports,
     private_bounds,
     studies,
-    system,
     tunings,
     uploads,
 )
@@ -39,11 +37,9 @@ def build() -> Console:
         grants,
         messages,
         inbox_files,  # before inbox: /inbox/import is no measurement
-        system,  # nor is /inbox/system
         inbox,
         tunings,
         accounts,
         log,
-        privacy_reports,
     )
     return Console("Curator", [*(module.pages for module in modules), log.notices], Path(__file__).parent)

@@ -1,5 +1,8 @@
-"""Accounts of studies and datasets: ledger, exposure, accounting, uses and caps."""
+"""Accounts of studies and datasets: ledger, exposure, accounting, uses and caps; and privacy reports."""
 
+import base64
+import json
+from hashlib import sha256
 from typing import Any
 
 from starlette.responses import Response
@@ -8,6 +11,7 @@ from blindopt import wire
 from curator_service.console import figures
 from curator_service.console.reading import file_line, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.exports import file_name
 from service_kit.console.listings import days, turned, whole_number
 
 pages = Pages()
@@ -149,3 +153,27 @@ async def change_caps(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         return await _dataset_account(page, form.failed(problem), problem.status)
     return page.go(where, "The caps are stored. Everybody who can see this account sees the change.")
+
+
+@pages.post("/studies/{study_id}:report", roles=("owner",))
+async def report_of_study(page: Page, form: Form) -> Response:
+    return await _report(page, form, f"/studies/{page.path['study_id']}", "Studies")
+
+
+@pages.post("/datasets/{dataset_id}:report", roles=("owner",))
+async def report_of_dataset(page: Page, form: Form) -> Response:
+    return await _report(page, form, f"/datasets/{page.path['dataset_id']}", "Datasets")
+
+
+async def _report(page: Page, form: Form, where: str, listing: str) -> Response:
+    signed = await page.api.post(f"/v1{where}:report")
+    content = json.dumps(signed, indent=2).encode()  # the page and the file are of one report: attacks draw anew
+    return page.show(
+        "privacy_report.html",
+        title="Privacy report",
+        trail=[(listing, f"/{listing.lower()}")],
+        signed=signed,
+        name=file_name("privacy-report-" + where.rpartition("/")[2]) + ".json",
+        digest=sha256(content).hexdigest(),
+        download="data:application/json;base64," + base64.b64encode(content).decode(),
+    )

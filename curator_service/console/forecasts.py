@@ -7,8 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import figures, groups
-from curator_service.console.live import follow_job
-from curator_service.console.reading import datasets
+from curator_service.console.reading import datasets, follow_job
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()

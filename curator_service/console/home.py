@@ -5,8 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from curator_service.console.live import follow
-from curator_service.console.reading import PAGE, every, shares
+from curator_service.console.reading import PAGE, every, follow, shares
 from service_kit.console import ApiProblem, Page, Pages
 from service_kit.console.notices import certificate_problems
 

@@ -9,8 +9,7 @@ from starlette.responses import Response
 from blindopt import wire
 from blindopt.errors import BlindoptError
 from curator_service.console import figures
-from curator_service.console.live import follow
-from curator_service.console.reading import every, shares
+from curator_service.console.reading import every, follow, shares
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.housekeeping import add_housekeeping, chosen
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import reading, tuning_form
-from curator_service.console.live import follow_job
+from curator_service.console.reading import follow_job
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.forms import sent
 

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.wire import Answer, ColumnMeasurement, NoAnswerNoise, NoisePassport, RowPlays, StudyCreate
+from blindopt.wire import NUMBER_MAX, Answer, ColumnMeasurement, NoAnswerNoise, NoisePassport, RowPlays, StudyCreate
 from blindopt.wire.answer import BOUNDED_EPSILON_MAX
 from curator_service.privacy import noise
 from curator_service.privacy.noise import bounded
@@ -221,10 +221,6 @@ def measured(outcomes: Sequence[float], request: list[RowPlays], spec: StudyCrea
         Measured(item.row, list(range(1, item.plays + 1)), numbers[end - item.plays : end])
         for item, end in zip(request, ends, strict=True)
     ]
-
-
-NUMBER_MAX = 24
-"""Most characters of a double in JSON, such as -2.2250738585072014e-308."""
 
 
 def reply_salt(numbers: Iterable[float]) -> str:

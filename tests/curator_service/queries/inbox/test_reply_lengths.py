@@ -82,6 +82,6 @@ def test_no_number_is_longer_than_the_longest_form():
     passport = wire.NoisePassport(measurement_variance=0.0)
     empty = len(wire.Answer(row=0, play=1, y=0.0, passport=passport).model_dump_json()) - len("0.0")
     longest = max(len(wire.Answer(row=0, play=1, y=y, passport=passport).model_dump_json()) for y in numbers) - empty
-    assert longest == answer_mechanisms.NUMBER_MAX
+    assert longest == wire.NUMBER_MAX
     assert {len(wire.Answer(row=0, play=1, y=y, passport=passport).model_dump_json()) - empty
             + len(answer_mechanisms.reply_salt([y])) for y in numbers} == {32 + longest}  # fmt: skip
