@@ -25,7 +25,7 @@ from curator_service.privacy.answers import mechanism_of
 from curator_service.releases.attacks.scene import draw
 from curator_service.releases.forecasts.cells import uniform_rows
 from curator_service.releases.forecasts.simulation import chance_regret, simulate
-from curator_service.releases.mechanisms.registry import choice_of
+from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.public_forecasts import FUNCTIONS, ROWS
 
 D = 3
@@ -67,7 +67,7 @@ def difference(spec: wire.StudyCreate, outcome: Callable[[Matrix], Vector], n: i
     """The regret of one run less that of random records, in standard deviations."""
     x, queries = uniform_rows(spec.features, n, run), spec.budget.queries or 0
     y = outcome(x)
-    mechanism = choice_of(spec).mechanism
+    mechanism = planned_mechanism(spec)
     z, law, answers = draw(mechanism, x / 0.05), mechanism.noise(D), mechanism_of(spec.answers)
     public: dict[str, Any] = {
         "n": n,
