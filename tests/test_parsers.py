@@ -10,12 +10,13 @@ READERS = {"validate_json", "model_validate_json", "loads", "from_json", "raw_de
 FOLDERS = ("shared/blindopt", "shared/service_kit", "curator_service", "modeler_service")
 OWN = {
     "shared/blindopt": """
-        Entry.record LogCopy.keys StoredQuery.answer Study._open Study._send StudyChange.study _plain
-        first_errors parse
+        Entry.record LogCopy.count_other LogCopy.keys StoredQuery.answer Study._open Study._send StudyChange.study
+        _plain first_errors parse
     """,
     "shared/service_kit": """
-        Flashes.take LogVerification._run Program.do Reply.json Reply.parse TerminalLines.format Worker.work
-        _manifest _read_array problem_of read row_of tags_of view
+        Flashes.take LogArchive._written LogVerification._run Program.do Reply.json Reply.parse TerminalLines.format
+        Worker.work _archived _load _manifest _read_array add archived_summary check_present problem_of read row_of
+        tags_of view
     """,
     "curator_service": """
         (module) Accounts.accounting AnswerVersion.units AnswerVersions._published BoundsSearch._drawn

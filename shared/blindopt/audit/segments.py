@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
+from blindopt import bodies
 from blindopt.audit import signed_documents
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
 from blindopt.audit.merkle_log import Entry, Head, LogWalk, grow, leaf_hash
-from blindopt.errors import LogBroken
+from blindopt.errors import Invalid, LogBroken
 
 _TITLE = "blindopt log segment, version 1"
 _LINE_BYTES = 1 << 26
@@ -76,10 +77,10 @@ class SegmentFile:
         self._path = path
         with gzip.open(path) as file, self._named():
             try:
-                line = json.loads(self._next(file))
+                line: Any = bodies.parse(self._next(file), JsonValue)
                 self.head = SegmentHead.model_validate(line["head"])
                 note, signature = str(line["checkpoint"]), str(line["signature"])
-            except (ValueError, LookupError, TypeError):
+            except (Invalid, ValueError, LookupError, TypeError):
                 raise LogBroken("this is no segment of a log, or it was cut") from None
             own = Verifier.parse(key or self.head.key)
             checkpoint, signer = own.follow(note)

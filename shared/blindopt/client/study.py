@@ -15,7 +15,7 @@ from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
-from blindopt import display, wire
+from blindopt import bodies, display, wire
 from blindopt.arguments import checked_methods
 from blindopt.arrays import Matrix
 from blindopt.audit import reconciliation
@@ -258,7 +258,8 @@ class Study(display.Shown):
     def message(self, message_id: str) -> wire.MessageView:
         """The message of a ``message_id``, which its view has, with what the owner decided."""
         with self._disputing():
-            return wire.MessageView.model_validate_json(self._client.message(message_id))
+            view: wire.MessageView = bodies.parse(self._client.message(message_id), wire.MessageView)
+            return view
 
     def _message(
         self, kind: type[wire.RecommendationMessage] | type[wire.BudgetMessage], fields: dict[str, Any]
@@ -266,7 +267,8 @@ class Study(display.Shown):
         message, key = parsed(kind, fields | {"salt": secrets.token_hex(16)}), f"study:{secrets.token_hex(16)}"
         self._log.write(lambda copy: copy.remember(f"message {key}", message.model_dump_json().encode()))
         with self._disputing():
-            return wire.MessageView.model_validate_json(self._client.send_message(message, key=key))
+            view: wire.MessageView = bodies.parse(self._client.send_message(message, key=key), wire.MessageView)
+            return view
 
     # --- queries ----------------------------------------------------------------------------------
 
