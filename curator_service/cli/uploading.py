@@ -58,6 +58,8 @@ def upload(
 
     Example: blindopt-curator dataset upload clinic.csv --propose > reading.json
     """
+    if (person is None) != (records_per_person is None):
+        raise typer.BadParameter("--person and --records-per-person belong together", param_hint="--person")
     options = {
         "separator": _sign("--separator", separator, _SEPARATORS),
         "decimal": _sign("--decimal", decimal, _DECIMALS),

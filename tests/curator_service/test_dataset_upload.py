@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -193,6 +194,11 @@ def test_persons_whose_ids_are_numbers_are_named_by_options(curator, visits):
         assert (view.persons, view.reading.person_ids) == (persons + persons - 1, ids)
 
 
+def test_a_person_column_needs_the_number_of_its_records(curator, visits):
+    alone = curator.run_in_process("dataset", "upload", str(visits), "--yes", "--person", "p")
+    assert (alone.returncode, "--records-per-person belong" in re.sub(r"[\s│]+", " ", alone.stderr)) == (2, True)
+
+
 def test_persons_whose_ids_are_numbers_are_named_in_python(owner, visits):
     file = owner.read(visits)
     of_persons = {"person": "p", "rows_per_person": 2}
@@ -260,8 +266,9 @@ def test_a_file_is_shown_corrected_and_stored_in_python(owner, curator, clinic):
     assert file.view.remaining.rows == sum(i % 10 != 7 for i in range(ROWS))
     with pytest.raises(Invalid, match=r"^columns\.Marker must be a choice"):
         file.correct(columns={"Marker": "number"})
-    with pytest.raises(bo.Remote, match="no column"):
-        file.correct(columns={"Markr": {}})
+    for change in ({}, None):  # found by hand: None was taken for a column to leave out
+        with pytest.raises(Invalid, match=r'^columns\.Markr names no column of the file: did you mean "Marker"\?'):
+            file.correct(columns={"Markr": change})
     reading = file.reading
     file.discard()
     assert waiting(curator) == []

@@ -439,6 +439,10 @@ class UploadedFile(Shown):
         of_person = {str(changes["person"]).strip(): None} if changes.get("person") is not None else {}
         columns = changes.get("columns")
         if isinstance(columns, Mapping):
+            names = [column.name for column in self.view.columns]
+            if unknown := next((str(name) for name in columns if name not in names), None):
+                argument = dotted(["columns", unknown])
+                raise Invalid.at(argument, f"names no column of the file{nearest(unknown, names)}")
             changes["columns"] = self._with(of_person | dict(columns))
         elif of_person and "columns" not in changes:
             changes["columns"] = self._with(of_person) or None
