@@ -77,6 +77,8 @@ class Acquisition(ABC):
     """A value of candidates, from their posterior means and variances: it rises with both.
 
     The variance of a candidate that was not observed has a part, the nugget, that no observation of others explains.
+    ``mean`` and ``variance`` (m,) are those of m candidates, and ``tolerance`` bounds their rounding errors.
+    ``prior_variance`` is that of the kernel. ``slack`` is by how much ``lower`` is less than it need be.
     """
 
     is_tight: ClassVar[bool]
