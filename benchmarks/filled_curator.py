@@ -22,6 +22,8 @@ from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store.database import Connection
 
+QUOTA = 1 << 50
+"""Bytes that its grants may add to the log in a day."""
 BATCH = 10_000
 """Most queries in one transaction."""
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.01", value_bound=5.0)
@@ -31,7 +33,7 @@ class FilledCurator:
     """A curator in this process that registers a file of 1,000 rows and fills its data folder by its own code."""
 
     def __init__(self, folder: Path) -> None:
-        settings = Settings(data_dir=folder, log_bytes_per_grant_day=1 << 50)
+        settings = Settings(data_dir=folder, log_bytes_per_grant_day=QUOTA)
         self.curator = Curator(open_context(settings), Vault(folder / "files"), settings)
         _, self.owner = self.curator.context.authentication.issue("owner", "bench", days=1)
         rows = np.random.default_rng(0).normal(size=(1_000, 3))

@@ -76,11 +76,7 @@ class DatabaseCopy(witness.Copy):
         _ROWS[type(row)].add(self._db, grant, row, **more)
 
     def count_other(self, grant: str, now: datetime) -> bool:
-        name = f"others {grant}"
-        if day_counts.find(self._db, name, now).amount >= witness.OTHERS_MAX:
-            return False
-        day_counts.add(self._db, name, now, 1)
-        return True
+        return day_counts.add(self._db, f"others {grant}", now, 1, witness.OTHERS_MAX) is None
 
     def is_own_query(self, key: str, request_sha256: str | None) -> bool:
         return self._is_own_query(self._db, key, request_sha256)

@@ -94,7 +94,6 @@ class LogQuotaReached(BlindoptError):
             f"this grant has added its {quota:,} bytes of this day to the curator's logs: the curator takes its "
             "requests again from 0:00 UTC on, or once the owner raises the quota"
         )
-        self.quota = quota
         self.headers = {"Retry-After": str(seconds)}
 
 

@@ -27,7 +27,7 @@ class LogQuotas:
         if (reached := self._reached.get(grant_id)) is None:
             return
         day, quota = reached
-        if day == f"{(now := self._clock()):%Y-%m-%d}":
+        if day == str((now := self._clock()).date()):
             raise self._refusal(quota, now)
         self._reached.pop(grant_id, None)
 
@@ -41,12 +41,10 @@ class LogQuotas:
 
     def add(self, db: Connection, grant_id: str, size: int) -> None:
         """Count bytes that the transaction adds. Raises LogQuotaReached, and then ``check`` does for the day."""
-        try:
-            self.check_room(db, grant_id, size)
-        except LogQuotaReached as reached:
-            self._reached[grant_id] = f"{self._clock():%Y-%m-%d}", reached.quota
-            raise
-        day_counts.add(db, grant_id, self._clock(), size)
+        now = self._clock()
+        if (quota := day_counts.add(db, grant_id, now, size, self.per_day)) is not None:
+            self._reached[grant_id] = str(now.date()), quota
+            raise self._refusal(quota, now)
 
     def limit(self, db: Connection, grant_id: str, quota: int | None) -> None:
         """Give a grant a quota of its own; None: that of all."""

@@ -18,45 +18,46 @@ _counts = Table(
     Column("total", Integer, nullable=False),
     Column("most", Integer),  # of a day; null: what the settings say
 )
-_FIND = PreparedStatement(select(_counts).where(_counts.c.name == bindparam("of")), kept=True)
+_OF = _counts.c.name == bindparam("of")
+_FIND = PreparedStatement(select(_counts).where(_OF), kept=True)
 _ADD = PreparedStatement(_counts.insert())
-_CHANGED: dict[str, Any] = {
-    column.name: bindparam(f"new_{column.name}") for column in _counts.c if column.name != "name"
-}
-_CHANGE = PreparedStatement(update(_counts).where(_counts.c.name == bindparam("of")).values(_CHANGED))
+_ADDED: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("day", "amount", "total")}
+_CHANGE = PreparedStatement(update(_counts).where(_OF).values(_ADDED))
 
 
 def find(db: Connection, name: str, now: datetime) -> Any:
     """The row of a name, as of the day of ``now``."""
-    row = _FIND.row(db, of=name)
-    day = f"{now:%Y-%m-%d}"
-    if row is None:
-        return _FIND.made((name, day, 0, 0, None))
-    return row if row.day == day else _FIND.made((name, day, 0, row.total, row.most))
+    row, day = _FIND.row(db, of=name), str(now.date())
+    if row is not None and row.day == day:
+        return row
+    return _FIND.made((name, day, 0, *((0, None) if row is None else row[3:])))
 
 
-def add(db: Connection, name: str, now: datetime, amount: int) -> None:
-    """Add an amount to that of the day."""
-    row = find(db, name, now)
-    _store(db, row._replace(amount=row.amount + amount, total=row.total + amount))
+def add(db: Connection, name: str, now: datetime, amount: int, most: int | None = None) -> int | None:
+    """Add an amount to that of the day, or return the most of a day, which would be exceeded: ``most`` unless set."""
+    is_new = (row := _FIND.row(db, of=name)) is None
+    day = str(now.date())
+    _, last, of_day, total, limit = row or (name, day, 0, 0, None)
+    of_day, total = (of_day if last == day else 0) + amount, total + amount
+    if (limited := most if limit is None else limit) is not None and of_day > limited:
+        return int(limited)
+    if is_new:
+        _ADD.run(db, name=name, day=day, amount=of_day, total=total, most=limit)
+    else:
+        _CHANGE.run(db, of=name, new_day=day, new_amount=of_day, new_total=total)
+    _FIND.remember(db, (name, day, of_day, total, limit), of=name)
+    return None
 
 
 def limit(db: Connection, name: str, now: datetime, most: int | None) -> None:
     """Set the most of a day."""
-    _store(db, find(db, name, now)._replace(most=most))
-
-
-def _store(db: Connection, row: Any) -> None:
-    if _FIND.row(db, of=row.name) is None:
-        _ADD.run(db, **row._asdict())
-    else:
-        _CHANGE.run(db, of=row.name, **{f"new_{name}": value for name, value in row._asdict().items()})
-    _FIND.remember(db, tuple(row), of=row.name)
+    add(db, name, now, 0)
+    db.execute(update(_counts).where(_counts.c.name == name).values(most=most))
 
 
 def of_day(db: Connection, now: datetime) -> Iterator[Any]:
     """Stream the rows with an amount of the day of ``now``."""
-    yield from db.execute(select(_counts).where(_counts.c.day == f"{now:%Y-%m-%d}"))
+    yield from db.execute(select(_counts).where(_counts.c.day == str(now.date())))
 
 
 def total(db: Connection) -> int:

@@ -578,6 +578,21 @@ def test_a_token_is_shown_once(owner, service, study):
         assert token.partition(".")[2] not in owner.text
 
 
+def test_the_page_of_a_grant_shows_its_bytes_and_sets_its_quota(owner, service, study):
+    path = f"/studies/{study[0]}/grants"
+    with service.http() as api:
+        grant = api.get(f"/v1{path}").json()["grants"][0]["id"]
+    target, field = f"{path}/{grant}/log_quota", f"quota_{grant}"
+    owner.get(path)
+    assert "of 268 MB added to the logs today (UTC)" in owner.shown
+    owner.submit(target, **{field: "1"})
+    assert (owner.status, "Enter 2 MB a day or more" in owner.shown) == (422, True)
+    for typed, shown in (("5", "of 5 MB added"), ("", "of 268 MB added")):
+        owner.get(path)
+        owner.submit(target, **{field: typed})
+        assert (owner.status, shown in owner.shown) == (200, True)
+
+
 # --- the inbox ----------------------------------------------------------------------------------------
 
 

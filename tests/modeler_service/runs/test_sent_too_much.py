@@ -23,12 +23,13 @@ LIMIT = 1 << 20
 
 
 class Padding(FakeCurator):
-    """Each answer is as large as a field may be."""
+    """Each text of an answer is as long as it may be, up to the size of the reply."""
 
     size = wire.TEXT_MAX - 1_000
 
     def _answer(self, row):
-        return json.dumps(json.loads(super()._answer(row)) | {"study_id": "s" * self.size}).encode()
+        texts = {"study_id": "s" * self.size, "salt": "a" * (64 + wire.NUMBER_MAX)}
+        return json.dumps(json.loads(super()._answer(row)) | texts).encode()
 
 
 @pytest.fixture(scope="module")
