@@ -392,3 +392,30 @@ def test_a_backup_is_restored_with_or_without_the_files_of_its_segments(archived
         done = run(restore)
         assert (done.exit_code, words in done.output) == (0, True), done.output
         assert run(["audit", "verify"]).exit_code == 0
+
+
+def test_a_segment_waits_for_the_countersignatures_of_live_grants_or_thirty_days(curator):
+    curator.grow(20)
+    curator.later += timedelta(days=20)
+    archive = archiving.LogArchive(curator.context, 10, log_checks.archivable)
+    assert archive.seal_all() == 0  # the grant is live, and its modeler has signed nothing
+    sealed = curator.later
+    curator.later = timedelta(days=39)
+    assert archive.seal_all() == 0
+    curator.later = sealed + timedelta(days=21)
+    assert archive.seal_all() >= 2
+
+
+def test_an_erasure_rewrites_no_segment_and_the_tables_verify_with_and_without_the_files(archived, tmp_path):
+    before = archived.file(0).read_bytes()
+    dataset = archived.call("owner", "GET", f"/v1/studies/{archived.study}")["spec"]["dataset_id"]
+    archived.call("owner", "POST", f"/v1/studies/{archived.study}:close")
+    for act in ("archive", "erase"):
+        archived.call("owner", "POST", f"/v1/datasets/{dataset}:{act}")
+    assert archived.file(0).read_bytes() == before
+    copy = archived.copy(tmp_path)
+    assert copy.findings() == {}
+    shutil.rmtree(copy.folder / "data" / "archive")
+    assert copy.findings() == {}
+    copy.edit("UPDATE ledger SET cost = '1' WHERE seq = 3")  # the control
+    assert copy.findings() != {}

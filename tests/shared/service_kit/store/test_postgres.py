@@ -25,7 +25,7 @@ from curator_service.store import base as curator_base
 from service_kit.cli.configuration import masked
 from service_kit.context.keys import Seal, signer
 from service_kit.listener import standby
-from service_kit.store import audit_log, base, postgres_schema, schema, stored_replies
+from service_kit.store import audit_log, base, postgres_schema, schema, segments, stored_replies
 from service_kit.store import postgres as server
 from service_kit.store.database import Database, StoreFault, lead, savepoint
 from service_kit.store.prepared_statement import PreparedStatement, raw
@@ -443,6 +443,41 @@ def test_a_role_that_may_not_change_append_only_tables_serves_and_cannot(url, cu
         ):
             with pytest.raises(StoreFault, match="ProgrammingError"):
                 limited.write(lambda db, statement=statement: db.exec_driver_sql(statement))
+
+
+def test_that_role_deletes_records_below_a_stored_segment_and_no_others(tmp_path):
+    address = postgres.server().create(f"archive{secrets.token_hex(4)}")
+    name, role = postgres.name_of(address), f"clerk{secrets.token_hex(4)}"
+    with closing(_curator(tmp_path, address)):
+        script = postgres_schema.rights("curator", role, METADATA, APPEND_ONLY)
+    postgres.server().execute(name, f"CREATE ROLE {role} LOGIN")
+    postgres.server().execute(name, script)
+    limited = _curator(tmp_path, address.replace(f"{postgres.USER}:", f"{role}:"))
+
+    def grow(db):
+        for number in range(20):
+            kind = "study.created" if number == 3 else "exchange"
+            audit_log.append(db, kind, actor="x", now=NOW)
+            audit_log.share(db, "grt_1", lambda seq: b"{}")
+
+    def numbers_in(db):
+        log = [entry.seq for entry in audit_log.walk(db)]
+        return log, [entry.seq for entry in audit_log.walk(db, "grt_1")]
+
+    row = {"sha256": "", "note": "", "positions": '{"grt_1": 7}', "summary": "{}"}
+    with closing(limited):
+        limited.write(grow)
+        with pytest.raises(StoreFault):
+            limited.write(lambda db: db.exec_driver_sql("SELECT delete_archived()"))
+        limited.write(lambda db: segments.add(db, number=0, size=8, **row))
+        with limited.read() as db:
+            assert numbers_in(db) == ([3, *range(7, 20)], [*range(7, 20)])
+        limited.write(lambda db: segments.add(db, number=1, size=16, **row))
+        with limited.read() as db:
+            assert numbers_in(db)[0] == [3, *range(15, 20)]
+            assert [each.summary for each in segments.every(db)] == [None, "{}"]
+        with pytest.raises(StoreFault):
+            limited.write(lambda db: db.exec_driver_sql("UPDATE segments SET size = 20"))
 
 
 def test_an_older_schema_is_brought_to_this_version_by_one_of_two_programs(tmp_path):
