@@ -105,7 +105,10 @@ def create_study(
         body = read_json(file, wire.StudyCreate, "the body of POST /v1/studies")
     with as_owner(url, token_file) as client:
         draft = client.create_study(body)
-    show(draft, f"{draft.id}\n{draft.guarantee}", as_json)
+        check = client.check(draft.spec)
+    worth = check.answers_mean.sentences if check.answers_mean else []
+    advice = [*([check.tool.why] if check.tool else []), *worth, *(caution.message for caution in check.cautions)]
+    show(draft, "\n".join([draft.id, draft.guarantee, *advice]), as_json)
 
 
 @study_cli.command()

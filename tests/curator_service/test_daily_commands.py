@@ -126,7 +126,7 @@ def test_from_help_to_a_release(curator, command, tmp_path):
     assert "Risk" in run("study", "preview", study)
     options = [
         option
-        for option in ("--confirm-high-risk", "--confirm-answers")
+        for option in ("--confirm-high-risk", "--confirm-chance")
         if option in command("study", "release", "--help")
     ]
     assert "open" in run("study", "release", study, "--yes", *options)

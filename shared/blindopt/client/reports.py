@@ -26,6 +26,8 @@ class Check(Shown, wire.StudyCheck):
                     "How sure anyone can become": self.belief,
                     "Price": self.price.sentence,
                     "Search": self.search,
+                    "Tool": self.tool and f"{self.tool.name.replace('_', ' ')}. {self.tool.why}",
+                    "Answers": " ".join(self.answers_mean.sentences) if self.answers_mean else None,
                     "Cautions": _cautions(self),
                 }
             )
