@@ -156,7 +156,7 @@ def vendor_starts_a_run(vera, access):
         vera.audit()
 
     fields = {
-        "Queries": "6",
+        "Queries": "10",
         "Candidates queried first": "4",
         "Candidates queried together": "2",
         "Name of the run": "houses",

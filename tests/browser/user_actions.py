@@ -78,7 +78,7 @@ def draft(person: Visitor, dataset: str, steps: Mapping[str, Fields], look: Call
 
 def release(person: Visitor) -> None:
     """Release the draft whose page is open, once it is checked."""
-    person.page.get_by_role("button", name="Check again").wait_for()
+    person.again_until(person.page.url, "Check again")
     person.page.get_by_label("I have read what is promised and what is not").check()
     for more in ("The preview found a high risk, and I", "The answers or the forecast are no better than chance"):
         if (tick := person.page.get_by_label(more)).is_visible():

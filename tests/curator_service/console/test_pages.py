@@ -415,6 +415,7 @@ WITHOUT_INPUT = {
     "features.*.scale": "an input where a stored study states it",
     "release.cells.epsilon": "a share of the release's",
     "release_of": "the button of a released study sets it",
+    "release.acknowledge_refuted": "an input where a stored study has a refuted mechanism: it is for REST and Python",
     "answers.centre": "the middle of the expected range",
     "answers.value_bound": "half of the expected range",
 }
