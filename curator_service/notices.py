@@ -24,11 +24,9 @@ def cap_raised(db: Connection, outbox: Outbox, cap: str, **whose: str) -> None:
     outbox.add(db, "cap_raised", wire.NoticeSubject.model_validate({"cap": cap, **whose}))
 
 
-def message_received(
-    db: Connection, outbox: Outbox, study_id: str, message_id: str, kind: Literal["recommendation", "budget"]
-) -> None:
-    """A vendor recommends a record, or requests more budget."""
-    event: wire.NoticeEvent = "recommendation_received" if kind == "recommendation" else "budget_requested"
+def message_received(db: Connection, outbox: Outbox, study_id: str, message_id: str, *, asks_for_budget: bool) -> None:
+    """A vendor recommends a record or several, or requests more budget."""
+    event: wire.NoticeEvent = "budget_requested" if asks_for_budget else "recommendation_received"
     outbox.add(db, event, wire.NoticeSubject(study_id=study_id, message_id=message_id))
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from demo import report, story
 from demo.parties import Party, link, link_address, start_services, status_of, wait_for
 
-TUNING = "--tuning"
+TUNING, MANY = "--tuning", "--many"
 
 
 def main() -> int:
@@ -23,6 +23,10 @@ def main() -> int:
         from demo import tuning
 
         return tuning.main(sys.argv[2:])
+    if sys.argv[1:2] == [MANY]:
+        from demo import many
+
+        return many.main(sys.argv[2:])
     options = _options()
     console = report.console()
 
@@ -70,6 +74,9 @@ def _options() -> argparse.Namespace:
         action="store_true",
         help="as the first option: run private hyper-parameter tuning instead, see --tuning -h",
     )
+    parser.add_argument(
+        MANY, action="store_true", help="as the first option: find many good records instead, see --many -h"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument(
         "--outbound", action="store_true", help="the curator opens all connections to the modeler, and no port to it"
@@ -99,8 +106,9 @@ def _options() -> argparse.Namespace:
     services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
     services.add_argument("--link", type=Path, metavar="FILE", help="link.json, over which the modeler is served")
     options = parser.parse_args()
-    if options.tuning:
-        parser.error(f"{TUNING} is another demo with its own options: it must be the first argument")
+    for name in (TUNING, MANY):
+        if getattr(options, name.removeprefix("--")):
+            parser.error(f"{name} is another demo with its own options: it must be the first argument")
     if options.outbound and options.curator:
         parser.error("--outbound starts services of its own")
     if options.runs < 1:

@@ -27,7 +27,7 @@ NAMES = tuple(name for name, _ in STEPS)
 _STEP_OF = {
     **dict.fromkeys(("name", "dataset_id", "release_of", "processing"), "data"),
     **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
-    **dict.fromkeys(("measurement", "column_noise"), "measurement"),
+    **dict.fromkeys(("measurement", "goal", "column_noise"), "measurement"),
     **dict.fromkeys(("release", "hide", "find", "groups", "rows_per_person"), "release"),
     **dict.fromkeys(("answers", "outcomes", "privacy_unit", "budget", "kernel", "reply_after_ms"), "answers"),
 }
@@ -160,6 +160,7 @@ def defaults(dataset: wire.DatasetView | None) -> dict[str, Any]:
         "dataset_id": dataset.id if dataset else None,
         "measurement.direction": "maximize",
         "measurement.source": "column",
+        "goal.kind": "best",
         "measurement.shown": dataset.reading.labels if dataset is not None and dataset.reading is not None else [],
         "find": "record",
         "release.mechanism": "identity" if is_public else "auto",

@@ -75,7 +75,7 @@ async def _first_steps(
     """Name, path and whether it is done, of each step to a first recommendation; none once one was decided about."""
     is_answered = any(account["total_plays"] for account in accounts)
     messages = (await page.api.get("/v1/messages", page_size=PAGE))["messages"] if is_answered else []
-    recommended = [message for message in messages if message["message"]["kind"] == "recommendation"]
+    recommended = [message for message in messages if message["message"]["kind"] != "budget"]
     if any(message["state"] != "open" for message in recommended):
         return []
     draft, opened = (

@@ -42,6 +42,35 @@ async def open_record(page: Page, form: Form) -> Response:
     return page.show("record.html", title=row_of(record).capitalize(), trail=trail, **context)
 
 
+@pages.post("/messages/{message_id}:open_records", roles=("owner",))
+async def open_records(page: Page, form: Form) -> Response:
+    """The records behind the candidates of a message, as a table or, with ``as``, a CSV file: one act in the log."""
+    where = f"/messages/{page.path['message_id']}"
+    message = await page.api.get(f"/v1{where}")
+    try:
+        opened = await page.api.post(f"/v1{where}:open_records")
+    except ApiProblem as problem:
+        return page.go(where, f"No record was opened: {problem.in_words}", mood="bad")
+    pairs = list(zip(message["message"]["rows"], opened["records"], strict=True))
+    labels, columns = ([text["column"] for text in opened["records"][0][part]] for part in ("labels", "in_words"))
+    if form.get("as") == "csv":
+        head = ["candidate", "row of the file", *labels, "measured", "expected outcome", "probability", *columns]
+        rows = [
+            [good["row"], record["file_row"] or record["record"], *_texts(record, "labels"), record["plays"],
+             good["mean"], good["probability"], *_texts(record, "in_words")]
+            for good, record in pairs
+        ]  # fmt: skip
+        return page.csv(f"records-{page.path['message_id']}", head, rows)
+    study, trail = await _study(page, message["study_id"])
+    trail.append(("A recommendation", where))
+    context = {"message": message, "study": study, "pairs": pairs, "labels": labels, "columns": columns}
+    return page.show("records.html", title="The recommended records", trail=trail, **context)
+
+
+def _texts(record: dict[str, Any], member: str) -> list[str]:
+    return [text["text"] for text in record[member]]
+
+
 @pages.get("/messages/{message_id}", roles=("owner",))
 async def message(page: Page) -> Response:
     """A message of a vendor, and the owner's decision."""
@@ -56,7 +85,7 @@ async def _message(page: Page, form: Form | None = None, status: int = 200) -> R
     more = [(cap, name, budget[cap], _sum(budget[cap], wanted[cap])) for cap, name in CAPS.items() if wanted.get(cap)]
     if form is None:
         form = Form.blank(budget={cap: total for cap, _, _, total in more})
-    title = "A recommendation" if content["kind"] == "recommendation" else "A request for more budget"
+    title = "A request for more budget" if content["kind"] == "budget" else "A recommendation"
     decidable = content["kind"] == "budget" and view["state"] == "open" and study["state"] == "open"
     context = {"message": view, "study": study, "more": more, "form": form}
     context["cautions"] = await _new_cautions(page, study, form) if decidable else []

@@ -90,7 +90,7 @@ async def _shown(page: Page, form: Form | None = None, status: int = 200) -> Res
     grants = await every(page.api, f"/v1/studies/{study_id}/grants", "grants")
     messages: dict[str, list[Any]] = {"recommendation": [], "budget": []}
     for message in await every(page.api, "/v1/messages", "messages", study_id=study_id):
-        messages[message["message"]["kind"]].insert(0, message)
+        messages["budget" if message["message"]["kind"] == "budget" else "recommendation"].insert(0, message)
     context |= {
         "title": view["spec"]["name"],
         "account": account,

@@ -425,6 +425,7 @@ def view_of(
         grant_id=grant_id,
         log_key=context.signer.verifier.vkey,
         direction=spec.measurement.direction,
+        goal=spec.goal,
         measurement_source=spec.measurement.source,
         measurement_noise_variance=spec.measurement.noise_variance,
         kernel=spec.kernel,

@@ -108,3 +108,12 @@ def open_group(
     Logged as `record.opened`, which says who opened one, and of which study, but not which.
     """
     return curator.messages.open_group(caller, study_id, choice)
+
+
+@router.post("/v1/messages/{message_id}:open_records", responses=documented(409), dependencies=_OWNER)
+def open_records(message_id: MessageId, caller: UnkeyedContextDep, curator: CuratorDep) -> wire.RecordTable:
+    """Show the records behind all candidates that a message recommends, in its order: for the owner alone.
+
+    Logged once as `record.opened`, which says who opened how many, and of which study, but not which.
+    """
+    return curator.messages.open_records(caller, message_id)

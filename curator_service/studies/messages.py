@@ -27,7 +27,12 @@ from service_kit.store.stored_replies import StoredReply
 OPEN_MAX = 5
 """Messages of a kind that one grant may have waiting for a decision."""
 _CONTENT: TypeAdapter[wire.MessageCreate] = wire.validator_of(wire.MessageCreate)
-_DECISIONS = {"recommendation": ("accepted", "rejected", "measured"), "budget": ("approved", "declined")}
+_OF_RECOMMENDED = ("accepted", "rejected", "measured")
+_DECISIONS = {
+    "recommendation": _OF_RECOMMENDED,
+    "recommendations": _OF_RECOMMENDED,
+    "budget": ("approved", "declined"),
+}
 
 
 class Messages:
@@ -56,7 +61,8 @@ class Messages:
                 salt=salt,
                 created_at=stamp(self._context.clock()),
             )
-            notices.message_received(db, self._context.outbox, study_id, message_id, message.kind)
+            asks_for_budget = isinstance(message, wire.BudgetMessage)
+            notices.message_received(db, self._context.outbox, study_id, message_id, asks_for_budget=asks_for_budget)
             details = {"study_id": study_id, "message_id": message_id, "message_sha256": salted_digest(body, salt)}
             return Effect(_view(table.find(db, message_id)), "message.received", details)
 
@@ -71,7 +77,7 @@ class Messages:
                 raise StudyNotOpen("the study is closed: it takes no more measurements")
             if _sum(released.spec.budget, message.more, "more") == released.spec.budget:
                 raise StateConflict("the study has no such cap: there is nothing to raise")
-        elif message.row >= released.n:
+        elif max(row_numbers(message)) >= released.n:
             raise UnknownRow(f"the study has {released.n} candidates, counted from 0")
         if table.count_open(db, grant.id, message.kind) >= OPEN_MAX:
             raise StateConflict(f"{OPEN_MAX} messages of this kind wait for the owner: wait for a decision")
@@ -174,6 +180,30 @@ class Messages:
 
         return self._context.database.write(work)
 
+    def open_records(self, request: RequestContext, message_id: str) -> wire.RecordTable:
+        """Show the owner the records behind the candidates of a message. The log says who opened how many.
+
+        Raises NotFound, StateConflict for a message that recommends no records, and as ``open_record``.
+        """
+
+        def work(db: Connection) -> wire.RecordTable:
+            message = table.find(db, message_id)
+            content, study_id = _CONTENT.validate_json(message.body), message.study_id
+            if isinstance(content, wire.BudgetMessage):
+                raise StateConflict("the message requests budget: it recommends no record")
+            rows = row_numbers(content)
+            released = self._candidate(db, study_id, max(rows))
+            if released.groups is not None:
+                raise StateConflict("a candidate of this study is a group of records: open the group")
+            balances = ledger_lines.row_balances(db, study_id, rows)
+            plays = {row: balances[row].plays if row in balances else 0 for row in rows}
+            records = [self._record(db, row, released, plays[row]) for row in rows]
+            details = {"study_id": study_id, "records": len(records)}
+            self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details=details)
+            return wire.RecordTable(study_id=study_id, records=records)
+
+        return self._context.database.write(work)
+
     def open_group(self, request: RequestContext, study_id: str, choice: wire.RecordChoice) -> wire.GroupView:
         """Show the owner the records of a group. The log says who opened one of which study, and not which.
 
@@ -209,6 +239,11 @@ class Messages:
         if row >= released.n:
             raise UnknownRow(f"the study has {released.n} candidates, counted from 0")
         return released
+
+
+def row_numbers(message: wire.RecommendationMessage | wire.RecommendationsMessage) -> list[int]:
+    """Numbers of the candidates that a message recommends, in its order."""
+    return [message.row] if isinstance(message, wire.RecommendationMessage) else [good.row for good in message.rows]
 
 
 def _sum(budget: wire.Budget, more: wire.Budget, field: str) -> wire.Budget:

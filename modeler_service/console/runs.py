@@ -109,6 +109,21 @@ async def events(page: Page) -> Response:
     return page.stream(f"/v1/runs/{page.path['run_id']}/events")
 
 
+@pages.get("/runs/{run_id}/good", roles=("vendor", "viewer"))
+async def good_candidates(page: Page) -> Response:
+    """The good candidates that a run found, and others that probably are good; with ``as``, a CSV file."""
+    run_id = page.path["run_id"]
+    view = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
+    best = await page.api.read(f"/v1/runs/{run_id}/recommendation", wire.Recommendation)
+    if best.good is None or view.study is None:
+        return page.go(f"/runs/{run_id}", "This run looks for the best candidate. It has no list.", mood="bad")
+    if page.query.get("as") == "csv":
+        rows = [(good.row, good.mean, good.probability, good.queried) for good in best.good.candidates]
+        return page.csv(f"good-{run_id}", ("candidate", "mean", "probability", "queried"), rows)
+    trail = [*_TRAIL, (view.name, f"/runs/{run_id}")]
+    return page.show("run_good.html", title="Good candidates", trail=trail, run=view, good=best.good)
+
+
 @pages.get("/runs/{run_id}/posterior", roles=("vendor", "viewer"))
 async def posterior(page: Page) -> Response:
     """Show the model: its map, slices and relevance by axis, the best candidates, and where it would ask next."""

@@ -389,7 +389,7 @@ class Modeler:
             warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
             fitted=fitted,
             observations=counted.observations,
-            recommendation=wire.Recommendation.model_validate_json(row.recommendation) if row.recommendation else None,
+            recommendation=_without_list(row.recommendation),
             **{name: getattr(spec, name) for name in _SETTINGS},
         )
 
@@ -397,6 +397,15 @@ class Modeler:
 def _check_ended(db: Connection, row: RunRow) -> None:
     if row.ended_at is None:
         raise StateConflict("the run has not ended: stop it first")
+
+
+def _without_list(stored: str | None) -> wire.Recommendation | None:
+    """A stored recommendation, without the list of good candidates: a page of runs has many."""
+    if stored is None:
+        return None
+    recommendation = wire.Recommendation.model_validate_json(stored)
+    good = recommendation.good and recommendation.good.model_copy(update={"candidates": []})
+    return recommendation.model_copy(update={"good": good})
 
 
 def _check_not_started(row: RunRow) -> None:

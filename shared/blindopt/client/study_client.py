@@ -49,7 +49,7 @@ SETTLED = (
 
 
 _STUDY_BYTES, _SMALL_BYTES, _ANSWER_BYTES = 8 << 20, 1 << 16, 1 << 10
-"""The most of a study or a page of the log, of a reply without a list, and of an answer, beside the others."""
+"""The most of a study, message or page of the log, of a reply without a list, and of an answer beside the others."""
 
 
 class _Meta(BaseModel):
@@ -181,16 +181,16 @@ class StudyClient(Client):
         of_study: dict[str, Any] = {"study_id": self._study_id, "params": params, "reply_max_bytes": size}
         return self._send("GET", f"{self._path}/revisions", **of_study, **options)
 
-    def send_message(self, message: wire.RecommendationMessage | wire.BudgetMessage, *, key: str) -> bytes:
+    def send_message(self, message: wire.MessageCreate, *, key: str) -> bytes:
         """Send the owner a message; return the reply, a MessageView, as it came."""
         path, body = f"{self._path}/messages", message.model_dump_json().encode()
-        sent = self._send("POST", path, body=body, key=key, study_id=self._study_id, reply_max_bytes=_SMALL_BYTES)
+        sent = self._send("POST", path, body=body, key=key, study_id=self._study_id, reply_max_bytes=_STUDY_BYTES)
         return self._message(sent)
 
     def message(self, message_id: str) -> bytes:
         """Return a message of this grant with the owner's decision, a MessageView, as it came."""
         path = f"{self._path}/messages/{message_id}"
-        return self._message(self._send("GET", path, study_id=self._study_id, reply_max_bytes=_SMALL_BYTES))
+        return self._message(self._send("GET", path, study_id=self._study_id, reply_max_bytes=_STUDY_BYTES))
 
     @staticmethod
     def _message(reply: Reply) -> bytes:

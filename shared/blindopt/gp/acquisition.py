@@ -74,8 +74,10 @@ class Tolerance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Acquisition(ABC):
-    """A value of candidates, from their posterior means and variances: it rises with both.
+    """A value of candidates, from their posterior means and variances: it rises with the mean.
 
+    ``mean`` (m,) and ``variance`` (m,) are posterior moments of m candidates, in units of the outcome, ``tolerance``
+    bounds their rounding errors, and ``prior_variance`` is the variance before the first outcome.
     The variance of a candidate that was not observed has a part, the nugget, that no observation of others explains.
     ``mean`` and ``variance`` (m,) are those of m candidates, and ``tolerance`` bounds their rounding errors.
     ``prior_variance`` is that of the kernel. ``slack`` is by how much ``lower`` is less than it need be.
@@ -87,12 +89,12 @@ class Acquisition(ABC):
     """By how much ``lower`` is less than it need be: candidates so near the largest value are not ruled out."""
 
     def with_slack(self, slack: float) -> Self:
-        """Return the same rule with another slack."""
+        """Return the same rule with another ``slack``."""
         return replace(self, slack=slack)
 
     @abstractmethod
     def quantum(self, prior_variance: float) -> float:
-        """The difference below which values count as equal: 1e-10 prior standard deviations, or of a logarithm."""
+        """Below it values count as equal: 1e-10 prior standard deviations, or 1e-10 where values have no unit."""
 
     @abstractmethod
     def __call__(self, mean: Vector, variance: Vector) -> Vector:
@@ -206,6 +208,55 @@ class ExpectedImprovement(Acquisition):
         t -= self.best
         t /= spread
         return spread, np.maximum(t, _FARTHEST, out=t)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(Acquisition):
+    """(mean + sqrt(weight (variance - nugget)) - threshold) / sqrt(variance): how surely an outcome reaches it.
+
+    With weight 0 it is the normal quantile of the probability that f is at least the ``threshold``. What can be learned
+    counts as optimism. A variance counts as ``least_variance`` at least. It rises with the mean; with the variance it
+    falls where its numerator is positive, so that a bound takes either end of the variance.
+
+    >>> Reach(threshold=1.0, weight=0.0, nugget=0.0, least_variance=1e-16)(np.array([0.0, 3.0]), np.array([1.0, 4.0]))
+    array([-1.,  1.])
+    """
+
+    threshold: float
+    weight: float
+    nugget: float
+    least_variance: float
+    is_tight = True
+
+    def quantum(self, prior_variance: float) -> float:
+        return _QUANTUM
+
+    def __call__(self, mean: Vector, variance: Vector) -> Vector:
+        return self._between(mean, variance, variance, variance)
+
+    def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
+        low, high = np.maximum(variance - tolerance.variance, 0.0), variance + tolerance.variance
+        return (
+            self._between(mean - tolerance.mean, low, low, high, -1.0),
+            self._between(mean + tolerance.mean, high, low, high, 1.0),
+        )
+
+    def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
+        return self.interval(mean, variance, tolerance)[0] - self.slack
+
+    def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
+        for start in range(0, len(out), _TOGETHER):
+            part = slice(start, start + _TOGETHER)
+            out[part] = self.interval(mean[part], variance[part], tolerance)[1]
+
+    def _between(self, mean: Vector, learned: Vector, low: Vector, high: Vector, side: float = 0.0) -> Vector:
+        """Values (m,) for variances from ``low`` to ``high``: the least for ``side`` -1, the largest for 1."""
+        root = np.sqrt(self.weight * learnable(learned, self.nugget))
+        above = mean + root - self.threshold
+        above += side * 8 * _EPSILON * (np.abs(mean) + root + abs(self.threshold))
+        divided_by = np.where((above > 0) == (side > 0), low, high)
+        values: Vector = above / np.sqrt(np.maximum(divided_by, self.least_variance))
+        return values + side * 8 * _EPSILON * np.abs(values)
 
 
 def _cut(spread: Vector, t: Vector, out: Vector) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arguments import checked, checked_methods
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid, NumericalFailure
-from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement
+from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, Reach
 from blindopt.gp.candidates import Precision, Scaling, Span, span_of
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.observations import OUTCOME_MAX, Observations, times_transposed
@@ -284,6 +284,12 @@ class Posterior:
         observed = np.unique(self.observations.rows[: self.count])
         best = self.best(observed)[1] if len(observed) else self._prior_mean
         return ExpectedImprovement(best, optimism**2, self.nugget, _LEAST * self._prior_variance)
+
+    def reaching(self, threshold: float, optimism: float) -> Reach:
+        """How surely candidates reach a ``threshold``, in units of the outcome; ``optimism`` as in ``improvement``."""
+        if not (abs(optimism) <= OUTCOME_MAX and abs(threshold) <= OUTCOME_MAX):
+            raise Invalid.at("threshold", "and optimism must be finite numbers")
+        return Reach(threshold, optimism**2, self.nugget, _LEAST * self._prior_variance)
 
     def _equals(self, acquisition: Acquisition, hidden: Rows) -> Rows:
         """Rows, rising, that are equal and the largest."""

@@ -6,7 +6,7 @@ It uses no clock, no database and no network: anyone who has a run's record can 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
 from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Improver, Learner, build_algorithm, memory_of
-from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb
+from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb, probability_above, sample_of, threshold_of
 from blindopt.optimizer.algorithms.gp.surrogate import Averaged, OutcomeUnit
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
@@ -27,6 +27,8 @@ from blindopt.optimizer.defaults import INITIAL_ROWS, Study, exact_answers, grou
 from blindopt.optimizer.run_warnings import Repeats, RunWarning, failure_warnings, model_warnings
 
 _BLOCK = 1 << 17  # numbers read at a time
+_FOUND_DIGITS = 6
+Over = Literal["asked", "all"]
 
 
 def random_rows(n: int, count: int, seed: int, taken: Rows) -> Rows:
@@ -85,7 +87,7 @@ def maximin(
 
 
 Phase = Literal["initial", "algorithm"]
-EndReason = Literal["budget", "exhausted", "target", "improvement"]
+EndReason = Literal["budget", "exhausted", "target", "improvement", "found", "least_probability"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class RowChooser:
                 exact=own_residual(study),
                 engine=plan.engine,
                 executor=executor,
+                goal=plan.goal,
             ),
         )
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
@@ -229,6 +232,8 @@ class RowChooser:
         """Return the rows of the next query, in order; none when the run ends."""
         if self._at_target():
             return self._ends("target")
+        if self._has_found():
+            return self._ends("found")
         if self.seen >= self.last:
             return self._ends("budget")
         if rows := self._initial_rows():
@@ -243,6 +248,8 @@ class RowChooser:
                     break
                 if not index and self._is_good_enough(choice, step):
                     return self._ends("improvement")
+                if not index and self._is_hopeless(choice, step):
+                    return self._ends("least_probability")
                 choices.append(choice)
                 pending = np.append(pending, choice.row)
                 if self._spec.batch_size > 1:
@@ -384,6 +391,16 @@ class RowChooser:
             return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
         return False
 
+    def _has_found(self) -> bool:
+        wanted = self._spec.stop.found
+        return wanted is not None and self.outcomes > 0 and self.count_good() >= wanted
+
+    def _is_hopeless(self, choice: Choice, step: int) -> bool:
+        least = self._spec.stop.least_probability
+        if least is None or choice.mean is None or not isinstance(self._algorithm, GpRule):
+            return False
+        return self._algorithm.reaches_at(step) and self._algorithm.probability(choice) < least
+
     # --- warnings ---------------------------------------------------------------------------------
 
     @property
@@ -442,7 +459,49 @@ class RowChooser:
         """The exact outcome of a queried row, in units of the measurement; None without one, and by older rules."""
         return self._exact_values.get(row) if self.plan.engine > 2 else None
 
-    def best(self, over: Literal["asked", "all"]) -> Estimate | None:
+    @property
+    def threshold(self) -> float:
+        """What a run that looks for many counts as good, in its own direction; estimated where a share is good."""
+        goal, algorithm = self.plan.goal, self._algorithm
+        assert isinstance(goal, wire.FindMany), "only such a goal has a threshold"
+        if goal.share is None:
+            assert goal.threshold is not None, "a goal has one of them"
+            return self._sign * goal.threshold
+        if isinstance(algorithm, GpRule):
+            return algorithm.threshold
+        if isinstance(algorithm, Learner):
+            return threshold_of(*algorithm.moments(sample_of(self._n, self._spec.seed or 0)), goal.share)
+        return float(np.quantile(self._outcomes, 1.0 - goal.share))
+
+    def chances(self, rows: Rows, threshold: float) -> tuple[Vector, Vector]:
+        """Means of outcomes of rows (m,), in the run's direction, and probabilities that they reach a threshold.
+
+        Of a row whose outcome is known exactly it is 0 or 1; so it is of the mean answer where nothing is estimated.
+        """
+        if isinstance(self._algorithm, Learner):
+            mean, sd = self._algorithm.moments(rows)
+        else:
+            mean, sd = np.array([self._sums[row][0] / self._sums[row][1] for row in rows.tolist()]), np.zeros(len(rows))
+        for index, row in enumerate(rows.tolist()):
+            if row in self._exact_values:
+                mean[index], sd[index] = self._sign * self._exact_values[row], 0.0
+            elif row in self._exact_rows:
+                mean[index], sd[index] = self._sums[row][0] / self._sums[row][1], 0.0
+        return mean, probability_above(mean, sd, threshold)
+
+    def candidates_over(self, over: Over) -> Rows:
+        """The queried candidates, or all; not those without an outcome, and those that the owner withheld."""
+        rows = np.arange(self._n) if over == "all" else self._observed
+        rows = np.setdiff1d(rows, self._left_out) if len(self._left_out) else rows
+        if self.plan.engine >= 3 and isinstance(self._algorithm, GpRule):
+            rows = np.setdiff1d(rows, self._algorithm.failed)
+        return rows
+
+    def count_good(self) -> float:
+        """Number of good candidates among the queried ones: the expected one where outcomes are not exact."""
+        return round(float(self.chances(self.candidates_over("asked"), self.threshold)[1].sum()), _FOUND_DIGITS)
+
+    def best(self, over: Over) -> Estimate | None:
         """Return the row of the best mean among those observed, or among all; None without an estimate.
 
         In units of the measurement. Without a learner it is the best mean of the outcomes of a row.
@@ -451,11 +510,7 @@ class RowChooser:
             return None
         if self.learner is None:
             return self._best_observed() if over == "asked" else None
-        rows = np.arange(self._n) if over == "all" else self._observed
-        rows = np.setdiff1d(rows, self._left_out) if len(self._left_out) else rows
-        if self.plan.engine >= 3 and isinstance(self._algorithm, GpRule):
-            rows = np.setdiff1d(rows, self._algorithm.failed)
-        estimate = self.learner.best(rows)
+        estimate = self.learner.best(self.candidates_over(over))
         return Estimate(estimate.row, self._sign * estimate.mean, estimate.sd)
 
 
@@ -495,7 +550,6 @@ def _check(observations: Sequence[wire.Observation], n: int) -> None:
 
 
 QUANTILE = 1.959963984540054  # of a normal, for 95 %
-Over = Literal["asked", "all"]
 
 
 def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
@@ -534,6 +588,7 @@ def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | 
         next_interval=following,
         interval_kind=kind,
         outcomes=chooser.outcomes,
+        good=good_candidates_of(chooser),
     )
     return _in_public_range(recommendation, chooser.study.answers)
 
@@ -546,11 +601,16 @@ def _in_public_range(recommendation: wire.Recommendation, answers: wire.Answers)
     def clipped(numbers: list[float], reach: float) -> list[float]:
         return [min(max(number, answers.centre - reach), answers.centre + reach) for number in numbers]
 
-    changes = {
+    changes: dict[str, Any] = {
         "mean": clipped([recommendation.mean], answers.value_bound)[0],
         "interval": recommendation.interval and clipped(recommendation.interval, answers.value_bound),
         "next_interval": recommendation.next_interval and clipped(recommendation.next_interval, answers.bound),
     }
+    if (good := recommendation.good) is not None:
+        means = clipped([candidate.mean for candidate in good.candidates], answers.value_bound)
+        pairs = zip(good.candidates, means, strict=True)
+        listed = [candidate.model_copy(update={"mean": mean}) for candidate, mean in pairs]
+        changes["good"] = good.model_copy(update={"candidates": listed})
     return recommendation.model_copy(update=changes)
 
 
@@ -568,3 +628,42 @@ def points_of(chooser: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
         wire.PosteriorPoint(row=int(row), mean=float(chooser.sign * m), sd=float(s))
         for row, m, s in zip(rows, mean, sd, strict=True)
     ]
+
+
+def good_candidates_of(chooser: RowChooser) -> wire.GoodCandidates | None:
+    """Return the good candidates of a run that looks for many; None before the first outcome, and for another goal.
+
+    Others than queried ones are listed where the algorithm estimates outcomes. Equal ones are in order of their
+    numbers.
+    """
+    if not chooser.outcomes or not isinstance(chooser.plan.goal, wire.FindMany):
+        return None
+    threshold, queried = chooser.threshold, chooser.candidates_over("asked")
+    others = np.empty(0, dtype=np.intp)
+    if chooser.learner is not None:
+        others = np.setdiff1d(chooser.candidates_over("all"), queried)
+    good: list[wire.GoodCandidate] = []
+    expected = 0.0
+    for rows, most in ((queried, wire.GOOD_MAX), (others, wire.PREDICTED_MAX)):
+        mean, probability = chooser.chances(rows, threshold)
+        if rows is queried:
+            expected = round(float(probability.sum()), _FOUND_DIGITS)
+        probability = np.round(probability, _FOUND_DIGITS)
+        order = np.argsort(-probability, kind="stable")
+        good += [
+            wire.GoodCandidate(
+                row=int(rows[index]),
+                mean=chooser.sign * float(mean[index]),
+                probability=float(probability[index]),
+                queried=rows is queried,
+            )
+            for index in order[: min(most, int(np.count_nonzero(probability >= 0.5)))].tolist()
+        ]
+    share, by_chance = chooser.plan.goal.share, None
+    if share is None and chooser.learner is not None:
+        share = float(chooser.chances(sample_of(chooser.study.n, 0), threshold)[1].mean())
+    if share is not None:
+        by_chance = round(share * len(queried), _FOUND_DIGITS)
+    return wire.GoodCandidates(
+        threshold=chooser.sign * threshold, found=expected, queries=len(queried), by_chance=by_chance, candidates=good
+    )

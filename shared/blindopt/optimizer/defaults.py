@@ -15,6 +15,7 @@ from blindopt.optimizer.algorithms.bandits.few_arms import ARMS_MAX
 from blindopt.optimizer.algorithms.gp.ei_deblurred import OUTCOMES_MAX
 from blindopt.optimizer.algorithms.gp.surrogate import has_own_lengthscales
 from blindopt.wire.answer import NONE
+from blindopt.wire.goal import BEST
 from blindopt.wire.run import FITTED, NEWEST, Engine
 
 
@@ -77,6 +78,7 @@ class PublicCandidates:
     noise: wire.NoiseLaw
     answers: wire.Answers = NONE
     privacy_unit: Literal["row", "answer"] = "row"
+    goal: wire.Goal = BEST
 
 
 Study = wire.StudyView | PublicCandidates
@@ -98,7 +100,9 @@ def plan_for(
     Invalid for settings that no algorithm for the study has.
     """
     reasons: list[str] = []
-    algorithm, kernel = spec.algorithm, spec.kernel or study.kernel
+    algorithm, kernel, goal = spec.algorithm, spec.kernel or study.kernel, spec.goal or study.goal
+    if problem := spec.stop.problem(goal):
+        raise Invalid(problem)
     if isinstance(algorithm, wire.Auto):
         answers = study.answers if engine < 3 else wire.concrete_answers(study.answers)
         algorithm, why = _algorithm(spec, study, answers, past, own_variances, engine)
@@ -120,7 +124,7 @@ def plan_for(
         rows, why = _initial_rows(algorithm, spec, study, past, engine)
         reasons.append(f"{rows} candidates{FIRST_ROWS[design]} are queried first: {why}.")
     if (repeats := spec.repeats) == "auto":
-        repeats, why = _repeats(algorithm, study)
+        repeats, why = _repeats(algorithm, study, goal)
         reasons.append(f"{AGAIN[repeats]}: {why}.")
     return wire.Plan(
         algorithm=algorithm,
@@ -131,6 +135,7 @@ def plan_for(
         reasons=reasons,
         engine=engine,
         answers_per_row=None if engine == 1 else answers_per_row(study),
+        goal=goal,
     )
 
 
@@ -148,6 +153,8 @@ def plan_of_run(
 def _algorithm(
     spec: wire.RunSpec, study: Study, answers: wire.Answers, past: int, own_variances: bool, engine: Engine
 ) -> tuple[wire.AlgorithmSpec, str]:
+    if isinstance(spec.goal or study.goal, wire.FindMany):
+        return _open(spec, study, past, engine), "the goal is as many good candidates as possible"
     promised = spec.stop.improvement is not None
     if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
         if promised:
@@ -198,7 +205,8 @@ def _open(spec: wire.RunSpec, study: Study, past: int, engine: Engine) -> wire.A
         first = spec.initial_rows if spec.initial_rows is not None else _usual_rows(study.r, engine)
         if past + first + spec.iterations_after(first) <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")
-    return wire.Ei(name="ei")
+    is_many = isinstance(spec.goal or study.goal, wire.FindMany)
+    return wire.Reach(name="reach") if is_many else wire.Ei(name="ei")
 
 
 def _is_private(study: Study) -> bool:
@@ -261,9 +269,11 @@ def _allowed(study: Study) -> int:
 # --- repeats --------------------------------------------------------------------------------------
 
 
-def _repeats(algorithm: wire.AlgorithmSpec, study: Study) -> tuple[wire.PlannedRepeats, str]:
+def _repeats(algorithm: wire.AlgorithmSpec, study: Study, goal: wire.Goal) -> tuple[wire.PlannedRepeats, str]:
     if isinstance(algorithm, wire.LdpMoma | wire.Moma):
         return "algorithm", "each epoch measures one candidate several times"
+    if isinstance(goal, wire.FindMany):
+        return "never", "the goal is many different candidates"
     if isinstance(study.answers, wire.NoAnswerNoise):
         if exact_answers(study):
             return "never", "an answer is the exact value of a column, so a second answer would be the same"

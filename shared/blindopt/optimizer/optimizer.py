@@ -66,6 +66,9 @@ class Optimizer(display.Shown):
     plan; each outcome that was told before it takes the place of an initial query. From the history of a search that
     was interrupted, "ei" goes on with the choices that it would have made.
 
+    ``goal`` says what to find: the best candidate, or with ``{"kind": "many", "threshold": 0.3}`` or ``{"kind": "many",
+    "share": 0.01}`` as many good ones as possible: ``recommendation().good`` lists them. A stated threshold finds more.
+
     With ``study``, a curator's view of a study, the choices are those of a run of that study: noise, kernel and
     direction are then the study's. ``stop`` are rules to end early, such as ``{"target": 3}``. With ``batch_size``,
     ``ask_batch`` has the candidates that a run queries together: report them in its order. ``settings`` are further
@@ -246,7 +249,7 @@ class Optimizer(display.Shown):
         """Return the best ``over`` the queried candidates ("asked") or "all"; None before the first outcome.
 
         Its ``interval`` is that of the candidate's mean outcome, and ``next_interval`` that of its next measurement:
-        under the model, 95 % if it is right.
+        under the model, 95 % if it is right. With the ``goal`` many, ``good`` has the good candidates.
         """
         return recommendation_of(self._chooser, over)
 

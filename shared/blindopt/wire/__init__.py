@@ -9,6 +9,7 @@ from blindopt.wire.answer import *
 from blindopt.wire.audit import *
 from blindopt.wire.base import *
 from blindopt.wire.dataset import *
+from blindopt.wire.goal import *
 from blindopt.wire.inbox import *
 from blindopt.wire.ledger import *
 from blindopt.wire.message import *

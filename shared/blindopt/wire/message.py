@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from blindopt.wire.base import Name, Page, Reply, Request
 from blindopt.wire.dataset import RecordText
+from blindopt.wire.goal import GOOD_MAX, PREDICTED_MAX
 from blindopt.wire.inbox import Shown, Text
 from blindopt.wire.study import Budget
 
@@ -38,6 +39,28 @@ class RecommendationMessage(Request):
     salt: Salt = ""
 
 
+class GoodRow(Request):
+    """A candidate that a vendor holds to be good."""
+
+    row: Candidate
+    mean: float | None = Field(None, description="Posterior mean there, in units of the outcome; null: not said.")
+    probability: float | None = Field(None, ge=0, le=1, description="Probability that it is good; null: not said.")
+    queried: bool = Field(True, description="Whether it was measured for this vendor; false: a prediction.")
+
+
+class RecommendationsMessage(Request):
+    """A vendor recommends all candidates that it holds to be good."""
+
+    kind: Literal["recommendations"] = Field("recommendations", description="recommendations.")
+    rows: list[GoodRow] = Field(min_length=1, max_length=GOOD_MAX + PREDICTED_MAX, description="The best first.")
+    found: float | None = Field(None, ge=0, description="Good ones among the queried: their number, or as expected.")
+    queries: int | None = Field(None, ge=0, description="Number of queried candidates.")
+    by_chance: float | None = Field(None, ge=0, description="Good ones expected among as many random candidates.")
+    threshold: float | None = Field(None, description="What counts as good, in units of the outcome.")
+    note: Text | None = Field(None, description="Note for the owner.")
+    salt: Salt = ""
+
+
 class BudgetMessage(Request):
     """A vendor requests more budget."""
 
@@ -53,7 +76,7 @@ class BudgetMessage(Request):
         return self
 
 
-MessageCreate = Annotated[RecommendationMessage | BudgetMessage, Field(discriminator="kind")]
+MessageCreate = Annotated[RecommendationMessage | RecommendationsMessage | BudgetMessage, Field(discriminator="kind")]
 
 
 class MessageView(Reply):
@@ -120,8 +143,15 @@ class RecordView(Reply):
     plays: int = Field(description="How often the candidate was measured for vendors.")
 
 
+class RecordTable(Reply):
+    """The records behind the candidates of a message: for the owner alone."""
+
+    study_id: str = Field(description="std_...")
+    records: list[RecordView] = Field(description="In the order of the message.")
+
+
 class RecommendationWish(Request):
-    """A run's recommendation is to be handed over to the owner, as it is now."""
+    """A run's recommendation is to be handed over to the owner, as it is now; the list, where the goal is many."""
 
     kind: Literal["recommendation"] = Field(description="recommendation.")
     over: Literal["asked", "all"] = Field("asked", description="Of the queried candidates, or of all.")

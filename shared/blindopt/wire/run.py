@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from blindopt import display
 from blindopt.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
+from blindopt.wire.goal import BEST, FindMany, Goal, GoodCandidates
 from blindopt.wire.message import MeanInterval
 from blindopt.wire.query import NoisePassport
 from blindopt.wire.study import GrantReply, Kernel, StudyView
@@ -377,6 +378,16 @@ class EiDeblurred(GpRule):
     )
 
 
+class Reach(GpRule):
+    """The candidate that most surely is good, where a run looks for as many good ones as possible (see the goal)."""
+
+    name: Literal["reach"] = Field(description="Name of the algorithm.")
+    noise_aware: NoiseAware = True
+    optimism: float = Field(
+        2.0, ge=0, le=1e6, description="Number of learnable standard deviations added to the mean; 0: none."
+    )
+
+
 class RandomRows(Request):
     """Uniform random candidates without repetition: a baseline."""
 
@@ -476,6 +487,7 @@ AlgorithmSpec = Annotated[
     | GpBucb
     | Ei
     | EiDeblurred
+    | Reach
     | RandomRows
     | LdpAta
     | LdpTgp
@@ -544,12 +556,13 @@ class Plan(Reply):
         "candidate with so many is not chosen again. Null: no such cap, or a run of an earlier version, which did not "
         "look at it.",
     )
+    goal: Goal = Field(BEST, description="What the run looks for.")
 
 
-FITTED = (GpUcb, GpBucb, Ei, EiDeblurred)
+FITTED = (GpUcb, GpBucb, Ei, EiDeblurred, Reach)
 """Algorithms whose hyper-parameters can be fitted."""
 
-BATCHED = (GpBucb, Ei, RandomRows, LdpMoma, Moma, IgpUcb, BoundedIgp, LaplaceAdf, Thompson)
+BATCHED = (GpBucb, Ei, Reach, RandomRows, LdpMoma, Moma, IgpUcb, BoundedIgp, LaplaceAdf, Thompson)
 """Algorithms that can choose several candidates for one query."""
 
 IMPROVING = (Ei, EiDeblurred)
@@ -800,6 +813,9 @@ class Recommendation(display.Shown, Reply):
         ),
     )
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
+    good: GoodCandidates | None = Field(
+        None, description="The good candidates, where the goal is many; in the view of a run without their list."
+    )
 
     def _tables(self) -> list[display.Table]:
         values: dict[str, object] = {"Recommended candidate": self.row, "Mean outcome": self.mean}
@@ -809,6 +825,8 @@ class Recommendation(display.Shown, Reply):
         for label, interval in ((name, self.interval), ("Next measurement", self.next_interval)):
             if interval is not None and self.interval_kind != "known":
                 values[label] = f"{interval[0]:.6g} to {interval[1]:.6g}"
+        if (good := self.good) is not None:
+            values["Good candidates"] = f"{good.found:.4g} of {good.queries} (threshold {good.threshold:.6g})"
         return [display.facts(values | {"From": f"{self.outcomes} answers"})]
 
 
@@ -913,6 +931,27 @@ class StopRules(Request):
         "the standard deviation of the outcomes so far. A rule of thumb without a promise. For ei, and for the second "
         "half of a run of ei_deblurred; null: never.",
     )
+    found: PositiveFloat | None = Field(
+        None,
+        description="Stop when so many good candidates are found, where the goal is many; with noisy or private "
+        "answers their expected number. Null: never.",
+    )
+    least_probability: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Stop when the next candidate is good with a smaller probability, where the goal is many. For "
+        "reach and, once it reaches for good ones, ei_deblurred; null: never.",
+    )
+
+    def problem(self, goal: Goal) -> str | None:
+        """Say which rule is for another goal; None if none is."""
+        of_many, of_best = ("found", "least_probability"), ("target", "improvement", "expected_improvement")
+        others = of_best if isinstance(goal, FindMany) else of_many
+        rule = next((name for name in others if getattr(self, name) is not None), None)
+        if rule is None:
+            return None
+        if isinstance(goal, FindMany):
+            return f"stop.{rule} is for the best candidate, and the goal is many: use found or least_probability"
+        return f"stop.{rule} is for the goal many: say what is good by a goal with threshold or share"
 
 
 RunId = Annotated[str, Field(pattern=r"^run_[0-9a-f]{16}$")]
@@ -951,6 +990,7 @@ class RunSpec(Request):
     repeats: Repeats = "auto"
     initial_design: InitialDesignChoice = None
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
+    goal: Goal | None = Field(None, description="What the run looks for; null: the goal of the study.")
     kernel: Kernel | None = Field(None, description="Hyper-parameters; null: those of the study.")
     fit: FitChoice = "auto"
     continue_from: RunId | None = Field(
@@ -965,6 +1005,8 @@ class RunSpec(Request):
         name = self.algorithm.name
         if self.queries is not None and (self.initial_rows or 0) >= self.queries:
             raise ValueError("queries counts the initial ones too: it must be larger than initial_rows")
+        if self.goal is not None and (problem := self.stop.problem(self.goal)):
+            raise ValueError(problem)
         if isinstance(self.algorithm, Auto):
             if None not in (self.stop.improvement, self.stop.expected_improvement):
                 raise ValueError("stop.improvement is for gp_ucb, stop.expected_improvement for ei: give one of them")
@@ -1013,7 +1055,9 @@ class TokenReplacement(Request):
 RunState = Literal["queued", "running", "paused", "waiting", "completed", "failed", "stopped"]
 
 
-EndedBecause = Literal["budget", "exhausted", "target", "improvement", "refused", "stopped", "failed"]
+EndedBecause = Literal[
+    "budget", "exhausted", "target", "improvement", "found", "least_probability", "refused", "stopped", "failed"
+]
 
 
 class Best(Reply):
@@ -1117,7 +1161,8 @@ class RunView(Reply):
     ended_because: EndedBecause | None = Field(
         description=(
             "budget: all queries were answered or declined; exhausted: no candidate remains; target: it was reached; "
-            "improvement: no candidate can improve, or is expected to, by more than the run's rule requires."
+            "improvement: no candidate can improve, or is expected to, by more than the run's rule requires; found: so "
+            "many good candidates were found; least_probability: the next one was less probably good."
         )
     )
     can_resume: bool = Field(

@@ -22,6 +22,7 @@ from blindopt.wire.base import (
     Sha256,
 )
 from blindopt.wire.dataset import ROWS_PER_PERSON_MAX
+from blindopt.wire.goal import BEST, Goal
 from blindopt.wire.ledger import DatasetOutlook
 from blindopt.wire.query import PublishedCandidates
 from blindopt.wire.release import FeatureMeaning, NoiseLaw, Price, ReleaseReport, ReleaseSpec, Status, Strength
@@ -232,6 +233,7 @@ class StudyCreate(Request):
         description="Features from which the candidates are made. A modeler sees neither names nor bounds.",
     )
     measurement: MeasurementSpec = Field(description="Source of the outcome to optimize.")
+    goal: Goal = Field(BEST, description="What a search of the study is for; the modeler sees it.")
     release: ReleaseSpec = Field(description="Release mechanism, which makes the candidates, and its epsilon.")
     answers: Annotated[Answers, BeforeValidator(_stated)] = Field(
         _NOT_STATED,
@@ -411,6 +413,7 @@ class StudyView(PublishedCandidates):
     direction: Literal["maximize", "minimize"] = Field(
         description="Whether the owner looks for the largest or the smallest outcome."
     )
+    goal: Goal = Field(BEST, description="What the owner looks for: runs follow it unless they state another goal.")
     measurement_source: Literal["column", "inbox", "webhook"] = Field(
         "column",
         description="column: answers come at once; otherwise a person or a laboratory measures, which takes time.",

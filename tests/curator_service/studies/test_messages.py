@@ -95,6 +95,39 @@ def test_a_value_in_a_message_or_in_the_owners_word_cannot_be_guessed_from_the_l
     assert decided["details"]["word_sha256"] == sha256((stored[3] + word).encode())
 
 
+def _recommend_many(file, study, rows, **more):
+    body = {"kind": "recommendations", "rows": [{"row": row, "probability": 0.9} for row in rows], "found": 1.8, **more}
+    return file.in_process.send(study, "POST", f"/v1/studies/{study}/messages", json=body)
+
+
+def test_many_candidates_are_recommended_together_and_opened_by_one_act(file):
+    study = file.study(features=[wire.Feature(column="a", lower=0.0, upper=4.0)])
+    sent = _recommend_many(file, study, [4, 1, 2], threshold=2.5, note="three")
+    assert sent.status_code == 201
+    assert _notices(file)[-1] == "recommendation_received"
+    where = f"/v1/messages/{sent.json()['id']}"
+    table = file.in_process.call("owner", "POST", f"{where}:open_records")
+    assert [record["row"] for record in table["records"]] == [4, 1, 2]
+    for record in table["records"]:
+        single = file.in_process.call("owner", "POST", f"/v1/studies/{study}:open_record", json={"row": record["row"]})
+        assert single == record
+    first, *others = _records(file, "record.opened")
+    assert first["details"] == {"study_id": study, "records": 3}  # how many, and not which
+    assert len(others) == 3
+    assert _decide(file, sent.json()["id"], "measured", word="all three").status_code == 200
+
+
+def test_a_list_of_candidates_is_of_this_study_and_not_empty(file):
+    study = file.study()
+    assert _recommend_many(file, study, [1, 99]).json()["code"] == "unknown_row"
+    assert _recommend_many(file, study, []).status_code == 422
+    assert file.in_process.send(study, "POST", "/v1/messages/msg_0:open_records").status_code == 403
+    budget = file.study(**EXACT)
+    message = _request(file, budget, queries=5).json()["id"]
+    refused = file.in_process.send("owner", "POST", f"/v1/messages/{message}:open_records")
+    assert (refused.status_code, refused.json()["code"]) == (409, "state_conflict")
+
+
 def test_what_is_no_message_of_this_grant_is_refused(file):
     study, other = file.study(), file.study()
     assert _recommend(file, study, row=99).json()["code"] == "unknown_row"

@@ -29,13 +29,14 @@ from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
 from blindopt.optimizer.algorithms.bandits.thompson import Thompson
 from blindopt.optimizer.algorithms.bandits.warnings import warnings_for
 from blindopt.optimizer.algorithms.gp.ei_deblurred import SHORTLIST, EiDeblurred
+from blindopt.optimizer.algorithms.gp.reach import Reach
 from blindopt.optimizer.algorithms.gp.rules import Ei, GpBucb, GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 
 NAMES = (
-    "gp_ucb", "gp_bucb", "ei", "ei_deblurred", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp",
-    "moma", "laplace_adf", "bounded_igp", "igp_ucb", "thompson",
+    "gp_ucb", "gp_bucb", "ei", "ei_deblurred", "reach", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata",
+    "tgp", "moma", "laplace_adf", "bounded_igp", "igp_ucb", "thompson",
 )  # fmt: skip
 
 
@@ -105,7 +106,11 @@ def build_algorithm(spec: wire.AlgorithmSpec, candidates: Matrix, settings: Algo
         return build_few_arms(spec, candidates, settings)
     if settings.kernel is None and fit is None:
         raise Invalid(f'{spec.name} needs a kernel, and the study has none: leave out fit, or send fit: "auto"')
-    law = NO_NOISE if isinstance(spec, wire.GpAlgorithm | wire.Ei) and not spec.noise_aware else settings.noise
+    law = (
+        NO_NOISE
+        if isinstance(spec, wire.GpAlgorithm | wire.Ei | wire.Reach) and not spec.noise_aware
+        else settings.noise
+    )
     # The papers' rules take the residual of a record for noise, with the kernel that they are given.
     is_exact = settings.exact and (fit is not None or not isinstance(spec, wire.GpAlgorithm))
     settings = replace(settings, noise=law, exact=is_exact, precision=spec.precision)
@@ -116,6 +121,10 @@ def build_algorithm(spec: wire.AlgorithmSpec, candidates: Matrix, settings: Algo
             return GpBucb(candidates, settings, spec.delta_ucb, scale=spec.scale)
         case wire.Ei():
             return Ei(candidates, settings, spec.optimism)
+        case wire.Reach():
+            if isinstance(settings.goal, wire.FindBest):
+                raise Invalid("reach looks for many good candidates: say which are good by a goal, or choose ei")
+            return Reach(candidates, settings, spec.optimism)
         case wire.EiDeblurred():
             return EiDeblurred(candidates, settings, settings.horizon or settings.capacity)
 

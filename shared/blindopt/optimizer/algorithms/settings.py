@@ -7,6 +7,7 @@ from blindopt import wire
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.wire.answer import NONE
+from blindopt.wire.goal import BEST
 from blindopt.wire.run import NEWEST, Engine
 
 NO_NOISE = wire.NoiseLaw(family="none")
@@ -24,7 +25,7 @@ class AlgorithmSettings:
     value of a record, so the kernel's noise variance is that of a part of f that each record has for itself.
     ``unit_is_row``: answers about one row add up in the privacy budget. ``repeats``: rows may be chosen again once each
     was chosen, by an algorithm that would stop. ``tick`` is called between the parts of a long computation.
-    ``executor`` holds the candidates; None: this process.
+    ``executor`` holds the candidates; None: this process. ``goal`` says what the search is for.
     """
 
     kernel: wire.Kernel | None
@@ -44,3 +45,4 @@ class AlgorithmSettings:
     tick: Tick = NO_TICK
     engine: Engine = NEWEST
     executor: Executor | None = None
+    goal: wire.Goal = BEST

@@ -236,7 +236,7 @@ def test_wrong_settings_and_ids_are_refused_in_words(ours, grant, tmp_path):
         ours.start(grant(), iterations=0)
     with pytest.raises(Invalid, match=r"the grant file .*nothing\.json cannot be read: no such file or directory"):
         ours.start(tmp_path / "nothing.json")
-    with pytest.raises(Invalid, match=r'^algorithm is none of the 17 that exist: did you mean "gp_ucb"'):
+    with pytest.raises(Invalid, match=r'^algorithm is none of the 18 that exist: did you mean "gp_ucb"'):
         ours.start(grant(), algorithm="ucb")
     with pytest.raises(Invalid, match=r'^iteration is no field here: did you mean "iterations"'):
         ours.start(grant(), iteration=5)

@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from blindopt.gp.acquisition import ExpectedImprovement, Tolerance, UpperConfidenceBound, log_improvement
+from blindopt.gp.acquisition import ExpectedImprovement, Reach, Tolerance, UpperConfidenceBound, log_improvement
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.parts import mean_tolerance
 from blindopt.gp.posterior import Posterior
@@ -62,6 +62,7 @@ def test_the_value_of_a_candidate_is_the_formula():
 @pytest.mark.parametrize("rule", [
     ExpectedImprovement(0.7, 4.0, 0.4, 1e-16), ExpectedImprovement(0.7, 0.0, 0.0, 1e-16),
     ExpectedImprovement(60.0, 1.0, 0.0, 1e-16), UpperConfidenceBound(9.0, 0.4), UpperConfidenceBound(9.0),
+    Reach(0.7, 4.0, 0.4, 1e-16), Reach(9.0, 0.0, 0.0, 1e-16),
 ], ids=repr)  # fmt: skip
 def test_no_upper_bound_is_below_a_value_and_few_are_far_above_the_largest(rule):
     """100,000 candidates; the bound of the best of them is no more than rounding above its value."""
@@ -73,6 +74,38 @@ def test_no_upper_bound_is_below_a_value_and_few_are_far_above_the_largest(rule)
     assert (rule.lower(mean, variance, EXACT) <= values).all()
     assert (upper >= values.max()).sum() <= 0.02 * len(mean)
     assert upper[values.argmax()] == pytest.approx(values.max(), abs=1e-8)
+
+
+REACHES = [
+    Reach(threshold, xi**2, nugget, 1e-16) for threshold in (-1.0, 0.7, 9.0) for xi, nugget in ((0, 0.0), (2, 0.8))
+]
+
+
+def test_how_surely_a_threshold_is_reached_is_the_formula():
+    rng = np.random.default_rng(0)
+    mean, variance = rng.normal(size=40), rng.uniform(0.3, 2.0, size=40)
+    for rule in REACHES:
+        learnable = np.maximum(variance.astype(np.longdouble) - rule.nugget, 0)
+        expected = (mean + np.sqrt(rule.weight * learnable) - rule.threshold) / np.sqrt(variance.astype(np.longdouble))
+        np.testing.assert_allclose(rule(mean, variance), expected.astype(float), rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("rule", REACHES, ids=repr)
+def test_bounds_of_reaching_hold_for_all_moments_within_the_tolerance(rule):
+    """The control takes the same end of the variance in numerator and denominator, as bounds of a rising rule may."""
+    rng = np.random.default_rng(2)
+    mean, variance = rng.normal(size=50_000), rng.uniform(1e-6, 2.0, size=50_000) ** rng.integers(1, 4, size=50_000)
+    tolerance = Tolerance(1e-3, 0.2 * variance)
+    rounded_mean = mean + rng.uniform(-1, 1, size=50_000) * tolerance.mean
+    rounded_variance = variance + rng.uniform(-1, 1, size=50_000) * tolerance.variance / 1.3
+    tolerance = Tolerance(1e-3, np.abs(rounded_variance - variance) * 1.01)
+    low, high = rule.interval(rounded_mean, rounded_variance, tolerance)
+    values = rule(mean, variance)
+    assert (low <= values).all()
+    assert (values <= high).all()
+    naive = rule(rounded_mean + tolerance.mean, rounded_variance + tolerance.variance)
+    if rule.threshold < 9:
+        assert (naive < values).any()
 
 
 @pytest.mark.slow(every=5)
@@ -103,7 +136,7 @@ def test_the_chosen_row_has_the_true_maximum_at_every_step(dtype, nugget, noise,
         posterior.observe(choice.row, float(y[choice.row]))
 
 
-@pytest.mark.parametrize("rule", ["ei", "bound"])
+@pytest.mark.parametrize("rule", ["ei", "bound", "reach"])
 def test_single_precision_chooses_the_same_to_the_last_bit(rule):
     z = np.random.default_rng(1).uniform(0, 4, size=(2_000, 3))
     y = np.sin(2 * z).sum(axis=1)
@@ -113,8 +146,15 @@ def test_single_precision_chooses_the_same_to_the_last_bit(rule):
         posterior.observe(7, float(y[7]))
         choices = []
         for step in range(30):
-            acquisition = posterior.improvement(2.0) if rule == "ei" else UpperConfidenceBound(4.0 + step / 10, 0.5)
-            choices.append(posterior.argmax(acquisition, first))
+            acquisition = {
+                "ei": posterior.improvement(2.0),
+                "bound": UpperConfidenceBound(4.0 + step / 10, 0.5),
+                "reach": posterior.reaching(1.5, 2.0),
+            }[rule]
+            seen = (
+                np.unique([7, *(choice.row for choice in choices)]) if rule == "reach" else np.empty(0, dtype=np.intp)
+            )
+            choices.append(posterior.argmax(acquisition, first, seen))
             posterior.observe(choices[-1].row, float(y[choices[-1].row]))
         runs.append(choices)
     assert runs[0] == runs[1]

@@ -74,6 +74,7 @@ TUNING = {
     "budget": {"epsilon": "1"},
     "caps": {"epsilon": "3"},
 }
+GOOD_ROW = {"row": 3, "mean": 1.5, "probability": 0.9, "queried": True}
 REQUESTS = [
     (wire.Feature, FEATURE),
     (wire.Kernel, KERNEL),
@@ -117,6 +118,12 @@ REQUESTS = [
     (wire.WithholdCreate, {"record": 3}),
     (wire.DatasetCaps, {"epsilon": "3", "delta": None}),
     (wire.RecommendationMessage, {"kind": "recommendation", "row": 3, "mean": 1.5, "interval": [1.0, 2.0]}),
+    (wire.LogQuota, {"bytes_per_day": None}),
+    (wire.FindBest, {"kind": "best"}),
+    (wire.FindMany, {"kind": "many", "threshold": 0.3}),
+    (wire.GoodRow, GOOD_ROW),
+    (wire.RecommendationsMessage, {"kind": "recommendations", "rows": [GOOD_ROW], "found": 1.5, "threshold": 0.3}),
+    (wire.Reach, {"name": "reach", "optimism": 1.0}),
     (wire.BudgetMessage, {"kind": "budget", "more": {"queries": 50}, "note": "one\ntwo"}),
     (wire.MessageDecision, {"decision": "declined", "word": "not this year"}),
     (wire.BudgetRaise, {"budget": {"queries": 150}, "reason": "agreed"}),

@@ -20,6 +20,7 @@ from service_kit.web import problems
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json", "/docs"}
 CHANGES_NOTHING = (
     ":report", ":clips", ":read", ":preview", ":check", "/v1/studies:forecast", ":verify", ":open_record",
+    ":open_records",
     ":open_group",
     "/v1/notices:test", "/v1/connections:test", "/v1/links/{link_id}:pull", "/v1/links/{link_id}:reply",
 )  # fmt: skip
@@ -165,6 +166,7 @@ ALLOWED = {
         f"PUT {STUDY}/budget": OWNER,
         f"POST {STUDY}:open_group": OWNER,
         f"POST {STUDY}:open_record": OWNER,
+        "POST /v1/messages/{message_id}:open_records": OWNER,
         f"GET {STUDY}/groups": OWNER,
         f"GET {STUDY}/results": OWNER,
         **{

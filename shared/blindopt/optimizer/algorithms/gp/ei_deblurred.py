@@ -8,22 +8,34 @@ import numpy as np
 
 from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import Invalid
-from blindopt.gp.acquisition import Acquisition, Choice, ExpectedImprovement, UpperConfidenceBound, beta, choose_maximum
+from blindopt.gp.acquisition import (
+    Choice,
+    ExpectedImprovement,
+    Reach,
+    UpperConfidenceBound,
+    beta,
+    choose_maximum,
+)
 from blindopt.gp.deblurred import Deblurred
 from blindopt.gp.input_noise import declared_noise
 from blindopt.gp.noise_means import Cells, NoiseMeans, noise_means
+from blindopt.optimizer.algorithms.gp.reach import log_probability
 from blindopt.optimizer.algorithms.gp.rules import GpRule
 from blindopt.optimizer.algorithms.gp.surrogate import Prior
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.run import Engine
 
-Rule = Callable[[float], Acquisition]
+Values = Callable[[Vector, Vector], Vector]
+"""An acquisition of means and variances."""
+Rule = Callable[[float], Values]
 """An acquisition, given the part of the variance that cannot be learned."""
 
 OUTCOMES_MAX = 500
 SHORTLIST: dict[Engine, int] = {1: 256, 2: 256, 3: 64}
 """Candidates whose averages are computed by draws: those that are best without them."""
 _DELTA_PRIME = 0.025
+_LEAST = 1e-16  # share of the prior variance
+_REACH_WEIGHT = 0.25  # of what can be learned: half a standard deviation of optimism
 _SCALE = 0.5  # of beta_t
 _ROUNDS = 3  # of adaptation to outcomes that come together
 _DIGITS = 11  # of an average: Fourier transforms of equal candidates differ by rounding
@@ -37,9 +49,11 @@ class EiDeblurred(GpRule):
     beta_t / 2), then the expected improvement sqrt(v + e) h((m + sqrt(v) - y+) / sqrt(v + e)), h(t) = phi(t) + t
     Phi(t), where e is the variance that an exact answer has beyond f. y+ is the best outcome where answers are exact,
     and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place, which its
-    outcomes are about, and its own acquisition there. Once a query failed, the acquisition (in the first half, its
-    excess over the least one) is multiplied by the probability of success. On cells all candidates are compared; by
-    draws, the ``SHORTLIST`` that are best by the same rule for the posterior at candidates.
+    outcomes are about, and its own acquisition there. A run that looks for many candidates averages the probability
+    Phi((m + sqrt(v) / 2 - tau) / sqrt(v + e)) of reaching the threshold tau instead (as ``Reach``: from the first step
+    on where it is stated, after the first 40 % where it is estimated). Once a query failed, the acquisition (in the
+    first half, its excess over the least one) is multiplied by the probability of success. On cells all candidates are
+    compared; by draws, the ``SHORTLIST`` that are best by the same rule for the posterior at candidates.
 
     The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
     first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
@@ -68,16 +82,28 @@ class EiDeblurred(GpRule):
         """The row of the largest average; the acquisition of the choice, in the second half its logarithm."""
         prior = self._learn()
         n = len(self._candidates)
-        if exploring := step <= self._horizon / 2:
+        least = _LEAST * (prior.kernel.variance + prior.residual)
+        if reaching := self.reaches_at(step):
+            exploring, threshold, least = (
+                False,
+                self._inner_threshold,
+                _LEAST * (prior.kernel.variance + prior.residual),
+            )
+
+            def rule(nugget: float) -> Values:
+                acquisition = Reach(threshold, _REACH_WEIGHT, nugget, least)
+                return lambda mean, variance: log_probability(acquisition(mean, variance))
+
+        elif exploring := step <= self._horizon / 2:
             weight = _SCALE * beta(n, step, _DELTA_PRIME)
 
-            def rule(nugget: float) -> Acquisition:
+            def rule(nugget: float) -> Values:
                 return UpperConfidenceBound(weight, nugget)
 
         else:
-            best, least = self._best_outcome(prior), 1e-16 * (prior.kernel.variance + prior.residual)
+            best = self._best_outcome(prior)
 
-            def rule(nugget: float) -> Acquisition:
+            def rule(nugget: float) -> Values:
                 return ExpectedImprovement(best, 1.0, nugget, least)
 
         fresh, queried = self._visible()
@@ -90,6 +116,8 @@ class EiDeblurred(GpRule):
         row = int(np.concatenate([fresh, queried])[choice.row])
         solution = self._posterior.solve(np.array([row]))
         choice = replace(choice, row=row, mean=float(solution.mean[0]), sd=sqrt(solution.variance[0]))
+        if reaching:
+            return self._in_units(choice, choice.acquisition)
         return self._of_bound(choice) if exploring else self._of_improvement(choice)
 
     def expected_improvement(self, choice: Choice, step: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
-from blindopt.gp.acquisition import Choice, Estimate, UpperConfidenceBound, beta, choose_maximum
+from blindopt.gp.acquisition import Acquisition, Choice, Estimate, UpperConfidenceBound, beta, choose_maximum
 from blindopt.gp.posterior import Posterior
 from blindopt.optimizer.algorithms.gp.surrogate import Surrogate
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
@@ -17,6 +17,11 @@ from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 _FAR_BELOW = 10.0  # robust standard deviations
 _OUTCOMES_MIN = 5  # before fewer, no outcome is far from the others
 _SHORTLIST, _DIGITS, _TOGETHER = 256, 10, 1 << 14
+_BEST_FIRST = 0.4
+SAMPLE = 2_000
+"""Candidates that a threshold is estimated from."""
+_SAMPLE_STREAM = 5  # apart from those of initial rows, ties, normals and fits
+_HALVINGS = 60
 
 
 class GpRule:
@@ -99,6 +104,41 @@ class GpRule:
     def _posterior(self) -> Posterior:
         return self.surrogate.posterior
 
+    @property
+    def threshold(self) -> float:
+        """What a run that looks for many counts as good, in units of the outcome and the direction of maximization.
+
+        Where a share of the candidates is good, it is estimated from the posterior at a sample of them.
+        """
+        goal, settings = self._settings.goal, self._settings
+        assert isinstance(goal, wire.FindMany), "only such a goal has a threshold"
+        if goal.threshold is not None:
+            return settings.sign * goal.threshold
+        return self.surrogate.unit.outer(self._inner_threshold)
+
+    @property
+    def _inner_threshold(self) -> float:
+        """The threshold in the unit of the posterior."""
+        goal, posterior = self._settings.goal, self._posterior
+        assert isinstance(goal, wire.FindMany), "only such a goal has a threshold"
+        if goal.share is None:
+            return self.surrogate.unit.inner(self.threshold)
+        solution = posterior.solve(sample_of(posterior.n, self._settings.seed))
+        return threshold_of(solution.mean, np.sqrt(solution.variance), goal.share)
+
+    def reaches_at(self, step: int) -> bool:
+        """Whether a step looks for a good candidate: the first 40 % look for the best where none is stated as good."""
+        goal, settings = self._settings.goal, self._settings
+        if not isinstance(goal, wire.FindMany):
+            return False
+        return goal.share is None or step > _BEST_FIRST * (settings.horizon or settings.capacity)
+
+    def probability(self, choice: Choice) -> float:
+        """Probability that a chosen row is good, without optimism."""
+        assert choice.mean is not None, "a choice of a posterior has moments"
+        assert choice.sd is not None, "a choice of a posterior has moments"
+        return float(probability_above(np.array([choice.mean]), np.array([choice.sd]), self.threshold)[0])
+
     def _ties(self, step: int) -> Callable[[], np.random.Generator]:
         return lambda: np.random.default_rng([self._settings.seed, step])
 
@@ -167,6 +207,38 @@ def far_below(reports: Sequence[tuple[int, float, wire.NoisePassport | None]]) -
     ]
     far = below > _FAR_BELOW * np.hypot(robust, np.sqrt(noises) / unit)
     return np.flatnonzero(far).tolist() if robust > 0 else []
+
+
+def probability_above(mean: Vector, sd: Vector, threshold: float) -> Vector:
+    """Probabilities (m,) that normal outcomes reach a threshold; 0 or 1 for one without spread."""
+    from scipy.special import ndtr  # late, for a fast start of the services
+
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        standardized = (mean - threshold) / sd
+    return np.where(sd > 0, ndtr(standardized), (mean >= threshold).astype(np.float64))
+
+
+def sample_of(n: int, seed: int) -> Rows:
+    """Return the candidates (m,), rising, that a threshold is estimated from: all of them up to 2,000."""
+    if n <= SAMPLE:
+        return np.arange(n)
+    return np.sort(np.random.default_rng([seed, 0, _SAMPLE_STREAM]).choice(n, SAMPLE, replace=False))
+
+
+def threshold_of(mean: Vector, sd: Vector, share: float) -> float:
+    """Return the threshold that the expected ``share`` of candidates with these moments (m,) is above.
+
+    It solves mean of Phi((mean_j - threshold) / sd_j) = share. A candidate without spread is above or not.
+
+    >>> round(threshold_of(np.zeros(3), np.ones(3), 0.025), 2)
+    1.96
+    """
+    low, high = float((mean - 40 * sd).min()), float((mean + 40 * sd).max())
+    for _ in range(_HALVINGS):
+        middle = low + (high - low) / 2
+        is_above = float(probability_above(mean, sd, middle).mean()) > share
+        low, high = (middle, high) if is_above else (low, middle)
+    return low + (high - low) / 2
 
 
 class GpUcb(GpRule):
@@ -238,20 +310,28 @@ class Ei(GpRule):
 
     def choose(self, step: int) -> Choice:
         """The row of the largest expected improvement; the acquisition of the choice is its logarithm."""
-        posterior = self._posterior
-        rule = posterior.improvement(self._optimism)
-        is_visible = np.ones(posterior.n, dtype=np.bool_)
-        is_visible[self._hidden] = False
-        rows = np.flatnonzero(is_visible)
-        if (success := self._log_success(rows)) is None:
-            return self._of_improvement(posterior.argmax(rule, self._ties(step), self._hidden))
-        best = np.sort(np.argsort(-(rule(*posterior.moments(rows)) + success), kind="stable")[:_SHORTLIST])
-        solution = posterior.solve(rows[best])
-        values = np.round(rule(solution.mean, solution.variance) + success[best], _DIGITS)
-        choice = choose_maximum(values, solution.mean, solution.variance, self._ties(step))
-        return self._of_improvement(replace(choice, row=int(solution.rows[choice.row])))
+        return self._of_improvement(self._largest(self._posterior.improvement(self._optimism), step))
 
     def expected_improvement(self, choice: Choice, step: int) -> float:
         """Expected improvement of a choice, optimism included, in units of the outcome."""
         assert choice.acquisition is not None, "a choice of the largest improvement has one"
         return exp(choice.acquisition)
+
+    def _largest(
+        self, rule: Acquisition, step: int, log_of: Callable[[Vector], Vector] = lambda values: values
+    ) -> Choice:
+        """The row of the largest value of a ``rule``, in the unit of the posterior.
+
+        ``log_of`` makes of values the logarithms that those of the probability of success are added to.
+        """
+        posterior = self._posterior
+        is_visible = np.ones(posterior.n, dtype=np.bool_)
+        is_visible[self._hidden] = False
+        rows = np.flatnonzero(is_visible)
+        if (success := self._log_success(rows)) is None:
+            return posterior.argmax(rule, self._ties(step), self._hidden)
+        best = np.sort(np.argsort(-(log_of(rule(*posterior.moments(rows))) + success), kind="stable")[:_SHORTLIST])
+        solution = posterior.solve(rows[best])
+        values = np.round(log_of(rule(solution.mean, solution.variance)) + success[best], _DIGITS)
+        choice = choose_maximum(values, solution.mean, solution.variance, self._ties(step))
+        return replace(choice, row=int(solution.rows[choice.row]))

@@ -82,7 +82,9 @@ def test_every_request_builds_its_algorithm(spec, family, kind):
 
 
 def test_every_request_has_a_case():
-    assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "gp_bucb", "ei", "ei_deblurred", "random"} == set(NAMES)
+    assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "gp_bucb", "ei", "ei_deblurred", "reach", "random"} == set(
+        NAMES
+    )
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))

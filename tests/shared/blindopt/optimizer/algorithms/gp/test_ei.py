@@ -17,7 +17,14 @@ from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from tests.shared.blindopt.optimizer.algorithms.gp.test_gp_ucb import KERNEL, candidates, outcome_of
 
 NOISE = wire.NoiseLaw(family="gaussian", sd=0.3)
-NAMES = [{"name": "ei"}, {"name": "ei", "optimism": 0.0}, {"name": "gp_ucb", "nugget": "out", "scale": 0.2}]
+GOOD = 1.2
+NAMES = [
+    {"name": "ei"},
+    {"name": "ei", "optimism": 0.0},
+    {"name": "gp_ucb", "nugget": "out", "scale": 0.2},
+    {"name": "reach"},
+    {"name": "reach", "optimism": 0.0},
+]
 
 
 def spec_of(body):
@@ -27,8 +34,9 @@ def spec_of(body):
 
 
 def build(body, z, **settings):
+    goal = wire.FindMany(threshold=GOOD) if body["name"] == "reach" else wire.FindBest()
     return build_algorithm(
-        spec_of(body), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=40, noise=NOISE, **settings)
+        spec_of(body), z, AlgorithmSettings(KERNEL, sign=1, seed=0, capacity=40, noise=NOISE, goal=goal, **settings)
     )
 
 
@@ -50,7 +58,10 @@ def values(body, z, rows, outcomes, step):
     learnable = np.maximum(variance - nugget, 0)
     if body["name"] == "gp_ucb":
         return mean + np.sqrt(0.2 * beta(len(z), step, 0.025) * learnable)
-    t = (mean + body.get("optimism", 2.0) * np.sqrt(learnable) - mean[rows].max()) / np.sqrt(variance)
+    level = GOOD if body["name"] == "reach" else mean[rows].max()
+    t = (mean + body.get("optimism", 2.0) * np.sqrt(learnable) - level) / np.sqrt(variance)
+    if body["name"] == "reach":
+        return t
     with mpmath.workdps(40):
         h = [mpmath.npdf(x) + x * mpmath.ncdf(x) for x in map(float, t)]
         return np.array([float(mpmath.log(x)) for x in h]) + np.log(variance) / 2
@@ -64,8 +75,11 @@ def test_the_chosen_row_has_the_largest_value_at_every_step(body):
     for row in rows:
         algorithm.observe(row, float(y[row]))
     for step in range(1, 16):
-        choice = algorithm.choose(step)
         expected = values(body, z, rows, y[rows], step)
+        if body["name"] == "reach":
+            algorithm.hide(np.array(rows))
+            expected[rows] = -np.inf
+        choice = algorithm.choose(step)
         assert expected[choice.row] == pytest.approx(expected.max(), rel=1e-8, abs=1e-8)
         assert choice.acquisition == pytest.approx(expected.max(), rel=1e-8, abs=1e-8)
         rows.append(choice.row)
