@@ -21,7 +21,8 @@ OWN = {
     "curator_service": """
         (module) Accounts.accounting AnswerVersion.units AnswerVersions._published BoundsSearch._drawn
         BoundsSearch.find.begin Curator._hides_times Forecasts._view InboxLogSummary._check_measurements
-        Labels._read Labels.sealed LoggedStudy.fault Messages._approved Overviews._account ReleasedStudies.of
+        Labels._read Labels.sealed LoggedStudy.fault Messages._approved Messages.open_records.work
+        Overviews._account ReleasedStudies.of
         Releases._begin.work Sandboxes.make StoredRelease.of Studies.change.effect StudyUse.of
         TuningLogSummary.check Tunings._settle Tunings._view Tunings._work.check_unchanged Tunings._work.read
         Uploads._notes _DatasetLogSummary._fits_its_file _MessageLogSummary.check _answered _named_alike
@@ -34,6 +35,7 @@ OWN = {
         Modeler._view_of Modeler.recommendation Program.run RunRow.settings RunRow.stored_plan RunRow.study_view
         RunWorker.__init__ TrialRow.answer TrialRow.view _MessageExchanges._has_reply _against_choices _exchange
         _pending_faults _subject _view _with_detail is_cut_off last_fit observations_of takes_time
+        _without_list
     """,
 }
 """Functions that read rows, files and messages of this service, by where they are."""
