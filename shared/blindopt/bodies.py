@@ -19,7 +19,7 @@ from blindopt.errors import Invalid
 
 NAMES_BYTES = 8 << 10
 """Bytes from which on names are looked at first: to build errors about as many costs a few times what a query costs."""
-_STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*+:)?', re.DOTALL)
+_STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)', re.DOTALL)  # one without an end takes all that is left
 
 
 def parse(body: bytes, kind: Any, most_bytes: int | None = None, rename: Callable[[str], str] = str) -> Any:

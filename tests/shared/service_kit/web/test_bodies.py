@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import threading
 import time
@@ -217,3 +218,15 @@ def test_a_body_that_ends_too_soon_is_no_fault_of_ours():
     scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
     with pytest.raises(Invalid, match="ended before its body"):
         asyncio.run(dependencies.body_of(Request(scope, receive), wire.QueryRequest))
+
+
+@pytest.mark.parametrize("tail", [b'\\"' * 1_000, b"\\" * 1_001, b'\\"' * 1_000 + b"\\"], ids=["quotes", "odd", "both"])
+def test_a_text_without_an_end_is_read_once(tail):
+    """It is one string up to the end; the control begins another one at each quote, which takes quadratic time."""
+    body = b'{"rows":"' + tail
+    spans = [string.span() for string in bodies._STRING.finditer(body)]
+    assert spans == [(1, 8), (8, len(body))]
+    ended = re.compile(rb'"((?:[^"\\]|\\.)*+)"(\s*+:)?', re.DOTALL)
+    assert [string.span() for string in ended.finditer(body)] != spans
+    with pytest.raises(Invalid):
+        parse(body, wire.QueryRequest)

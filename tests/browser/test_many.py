@@ -1,0 +1,99 @@
+"""A hospital looks for many: what counts as good is stated, the list comes back, and all records are opened at once."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.test_own_data import BOUNDS, Person, decide_the_columns, diabetes, diabetes_csv
+from tests.browser.two_services import opened
+
+GOOD = 280.0
+
+
+@pytest.fixture(scope="module")
+def services(make_service, tmp_path_factory):
+    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
+        yield services
+
+
+def test_many_patients_are_looked_for_and_opened_as_a_table_and_a_file(services, browser):
+    olga, vera = (Person(browser, services.address_of(name), name) for name in ("olga", "vera"))
+    grant = owner_says_what_is_good(olga)
+    listed = vendor_hands_over_the_list(vera, grant)
+    owner_opens_the_records(olga, listed)
+    for person in (olga, vera):
+        person.visitor.close()
+
+
+def owner_says_what_is_good(olga):
+    olga.follow("Upload a dataset")
+    olga.file("File", "diabetes.csv", diabetes_csv())
+    olga.press("Check and store")
+    decide_the_columns(olga)
+    olga.follow("New study on this dataset")
+    olga.fill("Name of the study", "Fast progression")
+    olga.press("Next")
+    for name, (lower, upper) in BOUNDS.items():
+        olga.fill(f"smallest of {name}", str(lower))
+        olga.fill(f"largest of {name}", str(upper))
+    olga.press("Next")
+    olga.tick("Large ones")
+    olga.tick("As many good records as possible")
+    olga.fill("Good means at least", str(GOOD))
+    olga.fill("Column of the outcome", "progression")
+    olga.visitor.audit()
+    olga.press("Next")
+    olga.fill("epsilon", "6")
+    olga.press("Next")
+    olga.tick("Exactly")
+    olga.fill("How many measurements", "40")
+    olga.press("Next")
+    expect(olga.page.locator("main")).to_contain_text("as many good records as possible: at least 280")
+    olga.press("Make the draft")
+    olga.tick("I have read what is promised and what is not")
+    olga.tick("The preview found a high risk")
+    olga.press("Release")
+    olga.fill("For whom", "Vera")
+    olga.press("Make the grant")
+    return olga.download("Download grant.json")
+
+
+def vendor_hands_over_the_list(vera, grant):
+    """The page has the yield beside that of random records; the list is a table and a file."""
+    vera.follow("Start a run")
+    vera.file("Grant file", "grant.json", grant)
+    vera.press("Start the run")
+    expect(vera.page.get_by_text("All its queries were answered.").last).to_be_visible()
+    expect(vera.page.locator("main")).to_contain_text(
+        "of 40 queried candidates are good (at least 280); of as many random"
+    )
+    vera.press("Hand over this recommendation")
+    expect(vera.page.locator("main")).to_contain_text("good candidates")
+    vera.follow("All of them")
+    vera.visitor.audit()
+    rows = list(csv.DictReader(io.StringIO(vera.download("CSV").decode())))
+    assert vera.page.locator("main tbody tr").count() == len(rows) > 0
+    return rows
+
+
+def owner_opens_the_records(olga, listed):
+    olga.follow("Home")
+    olga.follow("The vendor recommends")
+    expect(olga.page.locator("main")).to_contain_text(f"The vendor recommends {len(listed)} candidate")
+    with olga.page.expect_download() as downloading:
+        olga.page.get_by_role("button", name="Save as CSV").click()
+    records = list(csv.DictReader(io.StringIO(downloading.value.path().read_text(encoding="utf-8"))))
+    assert [record["candidate"] for record in records] == [row["candidate"] for row in listed]
+    names, values = diabetes()
+    measured = [float(record["progression"]) for record in records if record["measured"] == "1"]
+    queried = [row for row in listed if row["queried"] == "True"]
+    assert len(measured) == len(queried)
+    assert all(value >= GOOD for value in measured)
+    share = np.mean(values[~np.isnan(values).any(axis=1)][:, names.index("progression")] >= GOOD)
+    assert len(measured) > 40 * share
+    olga.press("Open the records")
+    olga.visitor.audit()
+    assert olga.page.locator("main tbody tr").count() == len(listed)
