@@ -54,7 +54,7 @@ def print_findings(
         log_changes = [change for change in changes if change["key"] == "log"]
         log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=False)
         export = StoredRecords(db, log_key, saved)
-        files = ArchiveFiles(db, archive or folder / "archive", export.key)
+        files = ArchiveFiles(db, archive or folder / "archive", log_key.first.vkey)
         parts: list[Part] = ["first"] if only_first else ["first", "second"]
         for part in parts:
             try:
@@ -97,7 +97,7 @@ def verified(
         if since is not None:
             deque(records, maxlen=0)
             return verification, ""
-        files = ArchiveFiles(db, opened.archive, export.key)
+        files = ArchiveFiles(db, opened.archive, opened.signer.first.vkey)
         for finding in program.findings(db, files.followed_by(records), None, opened.database.path.parent):
             raise finding
         return verification, "\n".join(filter(None, (files.words, program.erased(db))))

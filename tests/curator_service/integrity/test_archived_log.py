@@ -394,6 +394,16 @@ def test_a_backup_is_restored_with_or_without_the_files_of_its_segments(archived
         assert run(["audit", "verify"]).exit_code == 0
 
 
+def test_segments_verify_after_a_change_of_the_log_key(archived, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(archived.settings.data_dir))
+    archived.close()
+    run = partial(CliRunner().invoke, curator_cli.app)
+    assert run(["key", "rotate", "log"]).exit_code == 0
+    assert archived.copy(tmp_path).findings() == {}
+    done = run(["audit", "verify"])
+    assert (done.exit_code, "verified from their files" in done.output) == (0, True), done.output
+
+
 def test_a_segment_waits_for_the_countersignatures_of_live_grants_or_thirty_days(curator):
     curator.grow(20)
     curator.later += timedelta(days=20)
