@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+from blindopt.audit import merkle_log
 from blindopt.audit.checkpoints import Countersignature, Receipt
 from blindopt.audit.merkle_log import Entry, Exchange
 from blindopt.audit.segments import SegmentFile
@@ -133,31 +135,42 @@ class Witness(witness.Witness):
 def import_segment(context: ServiceContext, path: Path) -> int:
     """Add the exchanges in an archived segment of a curator's log to the copies that lack them; how many were added.
 
-    Raises LogBroken for a segment that the curator of these copies did not sign, or that does not follow them, and
-    ProtocolViolated for an exchange that is not what this side saw.
+    Raises LogBroken for a segment that was not signed with the key that is pinned for the study of these copies, or
+    that does not follow them, and ProtocolViolated for an exchange that is not what this side saw.
     """
 
     def work(db: Connection) -> int:
         grants, by_grant = StoredRecords(db, context.signer, None).grants(), defaultdict(list)
         for entry in SegmentFile(path).entries():
-            exchange = entry.record.get("exchange") or {}
-            if exchange.get("position") is not None and exchange["grant_id"] in grants:
-                by_grant[exchange["grant_id"]].append(Exchange(**exchange))
+            exchange = entry.record.get("exchange")
+            if not isinstance(exchange, dict) or not isinstance(exchange.get("position"), int):
+                continue
+            if (grant := str(exchange.get("grant_id"))) in grants:
+                by_grant[grant].append((exchange["position"], merkle_log.canonical(exchange).decode()))
         return sum(_add(db, grant, exchanges) for grant, exchanges in by_grant.items())
 
-    def _add(db: Connection, grant: str, exchanges: list[Exchange]) -> int:
-        study_id = next((each.study_id for each in exchanges if each.status < 400), exchanges[0].study_id)
-        witness = Witness(context, study_id, "cli", is_run_query)
+    def _add(db: Connection, grant: str, exchanges: list[tuple[int, str]]) -> int:
+        witness = Witness(context, _study_of(db, grant), "cli", is_run_query)
         copy = witness.copy_in(db)
-        SegmentFile(path, copy.key())
+        if (key := copy.key()) is None:
+            raise LogBroken(
+                f"{path}: no curator's key is pinned for {grant}: only a run that its curator answered has one"
+            )
+        SegmentFile(path, key)
         size = copy.size(grant)
-        if (exchanges[0].position or 0) > size:
+        if exchanges[0][0] > size:
             raise LogBroken(f"{path} begins after place {size} of {grant}: import the segment before it first")
-        bodies = [(each.position or 0, each.body.decode()) for each in exchanges]
-        entries = [AuditEntry.model_construct(seq=seq, body=body, leaf="", peaks="") for seq, body in bodies]
+        entries = [AuditEntry.model_construct(seq=seq, body=body, leaf="", peaks="") for seq, body in exchanges]
         return witness.add_entries(copy, grant, entries) - size
 
     return context.database.write(work)
+
+
+def _study_of(db: Connection, grant: str) -> str:
+    """The study that this side's requests under a grant named when they were answered; empty if all were refused."""
+    stored = chain(checkpoints.receipts(db, grant), audit_log.walk(db, grant))
+    exchanges = (Entry(row.seq, row.body, b"", b"").record for row in stored)
+    return next((exchange["study_id"] for exchange in exchanges if exchange["status"] < 400), "")
 
 
 def record_restore(db: Connection, context: ServiceContext) -> None:

@@ -201,6 +201,52 @@ def test_a_segment_of_another_curator_or_history_is_not_imported(curators, model
     assert import_segment(modeler.context, archived(grant, tmp_path, 3)) == 2
 
 
+FORGERIES = {
+    "a study that nobody knows here": ({"study_id": NOBODYS}, LogBroken, "no valid signature"),
+    "the study of the other curator": ({}, LogBroken, "no valid signature"),
+    "an unknown field, by its own curator": ({"more": 1}, ProtocolViolated, "is no exchange of this grant"),
+    "a study of another, by its own curator": ({"study_id": NOBODYS}, ProtocolViolated, "is no exchange of this"),
+    "a grant that is none": ({"grant_id": ["x"]}, None, ""),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_segment_is_refused_in_words_and_the_honest_curator_goes_on(name, curators, modeler, tmp_path):
+    grant, other, rng = curators[0], curators[3], random.Random(1)
+    for curator in (grant, other):
+        an_exchange(rng, curator, curator.study_id, modeler.witness_of(curator.study_id))
+    changed, error, words = FORGERIES[name]
+    forged = {
+        **json.loads(grant.bodies[0]),
+        "position": 1,
+        "request_id": "f" * 32,
+        "study_id": other.study_id,
+        **changed,
+    }
+    if "its own" in name:
+        forged = {**forged, "study_id": changed.get("study_id", grant.study_id)}
+    signer, honest = grant.signer, list(grant.bodies)
+    grant.bodies[:] = [merkle_log.canonical(forged)]
+    grant.signer = signer if "its own" in name else other.signer
+    segment = archived(grant, tmp_path, 1)
+    grant.bodies[:], grant.signer = honest, signer
+    if error is None:
+        assert import_segment(modeler.context, segment) == 0
+    else:
+        with pytest.raises(error, match=words):
+            import_segment(modeler.context, segment)
+    an_exchange(rng, grant, grant.study_id, modeler.witness_of(grant.study_id))
+    assert modeler.verify().pending == 0
+
+
+def test_without_a_pinned_key_no_segment_is_imported(curators, modeler, tmp_path):
+    grant, rng = curators[0], random.Random(1)
+    for lost in (False, True):
+        an_exchange(rng, grant, grant.study_id, modeler.witness_of(grant.study_id), refused=not lost, lost=lost)
+    with pytest.raises(LogBroken, match="no curator's key is pinned"):
+        import_segment(modeler.context, archived(grant, tmp_path, 2))
+
+
 def change(modeler, statement, *values):
     """Change the modeler's database behind its back."""
     with sqlite3.connect(modeler.context.database.path) as db:
