@@ -5,6 +5,7 @@ number and one digest of those that stay in the database.
 """
 
 import json
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -68,7 +69,9 @@ def archived_summary(db: Connection, entries: Iterable[Entry], summaries: Sequen
     Raises LogBroken for records that contradict each other.
     """
     last = segments.LAST.row(db)
-    _load(last, summaries)
+    if last is not None:
+        deque(_staying(db, last), maxlen=0)
+        _load(last, summaries)
     staying = RowDigest(**json.loads(last.summary)["staying"]) if last else RowDigest()
     for entry in entries:
         if entry.record["kind"] not in ARCHIVED_KINDS:
@@ -79,13 +82,16 @@ def archived_summary(db: Connection, entries: Iterable[Entry], summaries: Sequen
     return json.dumps({"staying": asdict(staying), "states": states}, sort_keys=True)
 
 
-def _load(segment: Any, summaries: Iterable[StatefulSummary]) -> None:
-    for summary in summaries if segment else ():
+def _load(segment: Any, summaries: Iterable[LogSummary]) -> None:
+    for summary in (cast(StatefulSummary, each) for each in summaries if each.kinds is None):
         summary.load(json.loads(segment.summary)["states"][type(summary).__name__])
 
 
-def _archived(db: Connection, segment: Any, summaries: Sequence[LogSummary]) -> Iterator[Json]:
-    """Load the states of the last segment, then yield the records that stayed. Raises LogBroken if one was changed."""
+def _staying(db: Connection, segment: Any) -> Iterator[Json]:
+    """Check the rows of all segments until the last, then yield the records that stayed.
+
+    Raises LogBroken if one was changed.
+    """
     logged = {record["details"]["segment"]: record["details"] for record in audit_log.of_kind(db, "log.archived")}
     for row in segments.every(db):
         stored, name = segments.details(row), name_of(row.number)
@@ -93,7 +99,6 @@ def _archived(db: Connection, segment: Any, summaries: Sequence[LogSummary]) -> 
             stored["summary_sha256"] = logged.get(name, {}).get("summary_sha256")
         if logged.get(name) != stored:
             raise LogBroken(f"the digest, place or summary of {name} is not what the log says: it was changed")
-    _load(segment, [cast(StatefulSummary, each) for each in summaries if each.kinds is None])
     staying = RowDigest()
     for entry in audit_log.staying(db, segment.size):
         staying.add(entry.body)
@@ -135,9 +140,12 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
     records, segment = iter(records), segments.LAST.row(db)
     try:
         first = next(records, None)
-        if segment is not None and (first is None or first["seq"] >= segment.size):
-            for record in _archived(db, segment, summaries):
+        lacks_archived = segment is not None and (first is None or first["seq"] >= segment.size)
+        for record in () if segment is None else _staying(db, segment):
+            if lacks_archived:
                 follow(record, stateful=False)
+        if lacks_archived:
+            _load(segment, summaries)
         for record in records if first is None else chain([first], records):
             follow(record)
     except LogBroken as finding:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from blindopt import wire
@@ -23,7 +24,7 @@ from blindopt.errors import LogBroken, StateConflict
 from curator_service import cli as curator_cli
 from curator_service.integrity import log_checks
 from service_kit.context import log_archive as archiving
-from service_kit.store import audit_log, segments
+from service_kit.store import audit_log, schema, segments
 from service_kit.store.base import utc_now
 from tests.builders import a_study
 from tests.curator_service.integrity.changed_copy import Copy
@@ -168,6 +169,33 @@ def test_an_edit_of_what_rests_on_archived_records_is_found_without_their_files(
     assert any(re.search(words, finding) for finding in copy.findings()), copy.findings()
 
 
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_what_rests_on_archived_records_is_found_beside_their_files(name, prepared, tmp_path):
+    copy = prepared.copy(tmp_path)
+    assert copy.findings() == {}
+    copy.edit(EDITS[name][0])
+    assert copy.findings() != {}
+
+
+def test_no_segment_is_sealed_on_an_edited_summary(curator):
+    """An edit that no verification has seen yet."""
+    curator.grow(30)
+    curator.age()
+    archive = curator.archive
+    first = archive._written()
+    curator.context.database.write(lambda db: archive._settle(db, first | {"summary": first["summary"] + " "}))
+    with curator.context.database.read() as db:
+        assert segments.size(db) == RECORDS  # the control: the next one is due
+    curator.context.database.write(lambda db: _edit_summary(db, first["summary"]))
+    with pytest.raises(LogBroken, match="summary of log-000000"):
+        archive.seal_all()
+
+
+def _edit_summary(db, summary):
+    with schema.unguarded(db, "segments"):
+        db.execute(text("UPDATE segments SET summary = :summary"), {"summary": summary})
+
+
 def test_a_second_answer_or_charge_of_an_archived_query_is_found(prepared, tmp_path):
     """The control of the summary: live records that repeat archived ones."""
     [old] = [e for e in SegmentFile(prepared.file(1)).entries() if e.record["kind"] == "charge"][:1]
@@ -234,7 +262,7 @@ def test_a_segment_made_by_hand_with_the_right_digest_and_a_wrong_record_is_foun
     copy = archived.copy(tmp_path)
     digest = sha256(archived.file(1).read_bytes())
     copy.edit(f"UPDATE segments SET sha256 = '{digest}' WHERE number = 1")
-    assert any("is not the file that was sealed" in finding for finding in copy.findings())
+    assert any("the digest, place or summary of log-000001" in finding for finding in copy.findings())
     copy.names["note"] = note
     copy.edit("UPDATE segments SET note = '{note}' WHERE number = 1")
     assert copy.findings() != {}
