@@ -159,6 +159,37 @@ def test_the_next_day_begins_anew_and_nothing_is_charged_without_its_answer(tmp_
     curator.close()
 
 
+def test_refusals_of_a_revoked_token_take_nothing_from_the_live_one_and_are_bounded(tmp_path):
+    fast = {"rate_per_second": 1e5, "rate_burst": 10_000}
+    curator = InProcessCurator(tmp_path, log_bytes_per_grant_day=QUOTA, metrics=True, **fast)
+    study = curator.open(b"x0,y\n0.1,1\n0.2,2\n0.3,3\n", lambda dataset: a_study(dataset_id=dataset))
+    where, revoked = f"/v1/studies/{study}", curator.tokens["modeler"]
+    ((grant),) = curator.call("owner", "GET", f"{where}/grants")["grants"]
+    rotated = curator.call("owner", "POST", f"{where}/grants/{grant['id']}:rotate", json={})["token"]
+    curator.call("owner", "POST", f"{where}/grants/{grant['id']}/tokens/{grant['tokens'][0]['kid']}:revoke")
+    before, statuses = log_bytes(curator, where), []
+    while not statuses or statuses[-1] == 401:
+        curator.tokens["modeler"] = revoked
+        statuses.append(curator.send("modeler", "GET", where).status_code)
+        assert len(statuses) < QUOTA >> 10
+    assert statuses[-1] == 429
+    assert len(statuses) > QUOTA >> 12
+    assert log_bytes(curator, where) == before
+    (share,) = (figure for figure in (read() for read in curator.curator.grants.gauges()) if "share_max" in figure.name)
+    assert [sample.value for sample in share.samples] == [0.0]
+    curator.tokens["modeler"] = rotated
+    assert curator.send("modeler", "GET", where).status_code == 200
+    assert curator.ask(study, [1])
+    assert log_bytes(curator, where) > before
+    curator.close()
+
+
+def log_bytes(curator, where):
+    """What the count of the study's only grant says."""
+    ((grant),) = curator.call("owner", "GET", f"{where}/grants")["grants"]
+    return grant["log_bytes_today"]
+
+
 def test_databases_of_the_version_without_quotas_open_and_count_from_then_on(tmp_path):
     curator = InProcessCurator(tmp_path / "curator")
     study = curator.open(b"x0,y\n0.1,1\n0.2,2\n0.3,3\n", lambda dataset: a_study(dataset_id=dataset))

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Entry, Exchange, Head, sha256
-from blindopt.errors import Archived, AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable
+from blindopt.errors import Archived, AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable, Unauthenticated
 from service_kit.background import Background
-from service_kit.context.log_quotas import LogQuotas
+from service_kit.context.log_quotas import LogQuotas, counted_as
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
@@ -164,7 +164,8 @@ class AuditTrail:
         actor, now = request.principal.actor, self._clock()
         added = audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
         if request.principal.study_id is not None:
-            self.quotas.add(db, request.principal.id, stored_bytes + added.size)
+            name = counted_as(request.principal.id, is_live=status != Unauthenticated.status)
+            self.quotas.add(db, name, stored_bytes + added.size)
         return Recorded(receipt, added.seq, added.at)
 
     def record_restored(self, db: Connection, details: dict[str, Any]) -> None:

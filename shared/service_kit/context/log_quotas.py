@@ -7,11 +7,19 @@ from service_kit.store import day_counts
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection
 
+_NOT_LIVE = " not live"
+
+
+def counted_as(principal_id: str, *, is_live: bool) -> str:
+    """The name under which requests count: a token that expired or was revoked takes nothing from a live one."""
+    return principal_id if is_live else principal_id + _NOT_LIVE
+
 
 class LogQuotas:
     """The bytes of a grant's exchanges, charges and stored replies, and its quota of a day in UTC.
 
-    The count is stored in the transaction that adds the bytes, so that it is exact.
+    The count is stored in the transaction that adds the bytes, so that it is exact. Refusals of a grant's tokens that
+    are not live have a quota apart, as large as that of all (``counted_as``).
     """
 
     def __init__(self, clock: Clock, per_day: int | None) -> None:
@@ -53,7 +61,7 @@ class LogQuotas:
 
     def share_max(self, db: Connection) -> float:
         """The largest share of a quota that is used today, rounded down to a tenth."""
-        rows = day_counts.of_day(db, self._clock())
+        rows = (row for row in day_counts.of_day(db, self._clock()) if not row.name.endswith(_NOT_LIVE))
         quotas = ((row.amount, self.per_day if row.most is None else row.most) for row in rows)
         return max((10 * amount // quota / 10 for amount, quota in quotas if quota), default=0.0)
 

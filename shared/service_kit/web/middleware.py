@@ -34,6 +34,7 @@ from blindopt.errors import (
 from service_kit.context.authentication import Expired
 from service_kit.context.context import ServiceContext
 from service_kit.context.idempotency import KEY
+from service_kit.context.log_quotas import counted_as
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.web import problems
@@ -300,9 +301,10 @@ class _Request:
             period_s = None if expired else await middleware.period_of(self._scope["method"], path, principal)
             if period_s is not None:
                 self._pacing = self._state["pacing"] = ReplyPacing(period_s)
-            middleware.principal_rate.take(principal.id)
+            name = counted_as(principal.id, is_live=expired is None)
+            middleware.principal_rate.take(name)
             if principal.study_id is not None:
-                middleware.context.audit_trail.quotas.check(principal.id)
+                middleware.context.audit_trail.quotas.check(name)
             writes = middleware.context.database.foreign_writes
             if not writes.are_verified and (principal.study_id is not None or self._scope["method"] != "GET"):
                 await writes.settle()
