@@ -36,6 +36,7 @@ from service_kit.context.log_summaries import (
     Part,
     PrincipalLogSummary,
     RowDigest,
+    SharedLogSummary,
     StatefulSummary,
     summarize,
 )
@@ -68,6 +69,7 @@ def findings(
     summaries: list[LogSummary] = [
         erased,
         PrincipalLogSummary(),
+        SharedLogSummary(),
         _DatasetLogSummary(erased, files),
         StudyLogSummary(),
         _AdvisoryLogSummary(),

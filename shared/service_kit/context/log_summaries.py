@@ -1,7 +1,7 @@
 """What the log says about tables, followed record by record and then compared with the rows.
 
-Of archived records it begins with the last segment's summary: the states of the tables that rest on them, and the
-number and one digest of those that stay in the database.
+Of archived records it begins with the last segment's summary: the states of the tables that rest on them, the number
+and one digest of those that stay in the database, and the end of each shared log.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal, Protocol, cast
 
-from blindopt.audit.merkle_log import Entry, Json, sha256
+from blindopt.audit.merkle_log import Entry, Json, exchange_leaf, grow, leaf_hash, sha256
 from blindopt.audit.segments import name_of
 from blindopt.errors import LogBroken
 from service_kit.store import audit_log, segments, tokens, users
@@ -68,18 +68,23 @@ def archived_summary(db: Connection, entries: Iterable[Entry], summaries: Sequen
 
     Raises LogBroken for records that contradict each other.
     """
-    last = segments.LAST.row(db)
-    if last is not None:
+    staying, shared = RowDigest(), {}
+    if (last := segments.LAST.row(db)) is not None:
         deque(_staying(db, last), maxlen=0)
         _load(last, summaries)
-    staying = RowDigest(**json.loads(last.summary)["staying"]) if last else RowDigest()
+        before = json.loads(last.summary)
+        staying, shared = RowDigest(**before["staying"]), before["shared"]
     for entry in entries:
+        exchange = entry.record.get("exchange") or {}
+        if (position := exchange.get("position")) is not None:
+            leaf, peaks = exchange_leaf(entry.body), shared.get(exchange["grant_id"], ("", "", ""))[2]
+            shared[exchange["grant_id"]] = position, leaf.hex(), grow(bytes.fromhex(peaks), position, leaf).hex()
         if entry.record["kind"] not in ARCHIVED_KINDS:
             staying.add(entry.body)
         for summary in summaries:
             summary.follow(entry.record)
     states = {type(summary).__name__: summary.state() for summary in summaries}
-    return json.dumps({"staying": asdict(staying), "states": states}, sort_keys=True)
+    return json.dumps({"shared": shared, "staying": asdict(staying), "states": states}, sort_keys=True)
 
 
 def _load(segment: Any, summaries: Iterable[LogSummary]) -> None:
@@ -222,6 +227,28 @@ class PrincipalLogSummary:
         for user in users.list_all(db):
             if (fault := self.user_fault(user)) is not None:
                 yield LogBroken(fault, about=user.id)
+
+
+class SharedLogSummary:
+    """The last archived exchange under each grant, which stays in the log that both parties share.
+
+    The summary of the last segment has its place, its hash, and the frontier of the shared log there.
+    """
+
+    kinds = ()
+
+    def follow(self, record: Json) -> None:
+        """It follows no record: later exchanges are verified with the shared logs."""
+
+    def check(self, db: Connection) -> Iterator[LogBroken]:
+        """Yield each grant whose exchange was changed or is missing."""
+        last = segments.LAST.row(db)
+        for grant, (position, *digests) in json.loads(last.summary)["shared"].items() if last else ():
+            entry = next(audit_log.walk(db, grant, after=position - 1, limit=1), None)
+            hashes = [] if entry is None else [leaf_hash(entry.body), entry.leaf, entry.peaks]
+            if entry is None or [entry.seq, *(each.hex() for each in hashes)] != [position, digests[0], *digests]:
+                fault = f"shared log {grant}: place {position}, its last archived one, was changed or is missing"
+                yield LogBroken(fault, about=grant, others=[grant])
 
 
 def secret_digest(row: Any) -> str:

@@ -20,7 +20,7 @@ from blindopt.audit import segments as files
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import sha256
 from blindopt.audit.segments import SegmentFile
-from blindopt.errors import LogBroken, StateConflict
+from blindopt.errors import LogBroken, RecordChanged, StateConflict
 from curator_service import cli as curator_cli
 from curator_service.integrity import log_checks
 from service_kit.context import log_archive as archiving
@@ -87,6 +87,18 @@ def curator(tmp_path, monkeypatch):
 def archived(curator):
     """With two segments at least, and live records after them."""
     return _archived(curator)
+
+
+@pytest.fixture
+def quiet(curator):
+    """With four segments, in which are all exchanges of its grant."""
+    curator.grow(20)
+    for number in range(20):
+        curator.context.authentication.issue(f"o{number}", "owner", days=1)
+    curator.later += OLD + timedelta(days=31)
+    curator.reopen()
+    assert curator.archive.seal_all() == 4
+    return curator
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +220,33 @@ def test_a_second_answer_or_charge_of_an_archived_query_is_found(prepared, tmp_p
     copy.close()
     faults = copy.findings()
     assert any("lacks the last of" in finding for finding in faults), faults
+
+
+LAST_SHARED = {
+    "its body": "UPDATE shared SET body = CAST(replace(body, '/v1/', '/v2/') AS BLOB)",
+    "it is no bytes": "UPDATE shared SET body = 'x'",
+    "its hash": "UPDATE shared SET leaf = zeroblob(32)",
+    "the frontier": "UPDATE shared SET peaks = zeroblob(length(peaks))",
+    "the row": "DELETE FROM shared",
+}
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+@pytest.mark.parametrize("name", LAST_SHARED)
+def test_an_edit_of_the_last_exchange_of_a_quiet_grant_is_found_and_no_receipt_forks_its_log(
+    name, has_files, quiet, tmp_path
+):
+    copy = quiet.copy(tmp_path)
+    if not has_files:
+        shutil.rmtree(copy.folder / "data" / "archive")
+    assert copy.findings() == {}
+    copy.edit(LAST_SHARED[name])
+    [(finding, grant)] = copy.findings().items()
+    assert finding == f"shared log {grant}: place 19, its last archived one, was changed or is missing"
+    copy.open()
+    with pytest.raises(RecordChanged):
+        copy.curator.context.audit_trail.check_named(grant)
+    copy.close()
 
 
 # --- files ------------------------------------------------------------------------------------------
