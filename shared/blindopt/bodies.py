@@ -25,13 +25,14 @@ _STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)', re.DOTALL)  # o
 def parse(body: bytes, kind: Any, most_bytes: int | None = None, rename: Callable[[str], str] = str) -> Any:
     """Read JSON as a model or another type. Raises Invalid; ``rename`` returns the sender's name of a path.
 
-    As ``JsonValue`` it is read as it is, for a sender whose other fields are not ours to judge.
+    As ``JsonValue`` it is read as it is, for a sender whose other fields are not ours to judge. As ``Any`` too, and
+    NaN and Infinity are numbers then: it is the caller who refuses them.
     """
     if most_bytes is not None and len(body) > most_bytes:
         raise Invalid(f"a message of more than {most_bytes} bytes")
-    if kind is JsonValue:
+    if kind is JsonValue or kind is Any:
         try:
-            return from_json(body, allow_inf_nan=False)
+            return from_json(body, allow_inf_nan=kind is Any)
         except ValueError:
             raise Invalid("this is not JSON") from None
     if len(body) > NAMES_BYTES:

@@ -11,8 +11,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import JsonValue
-
 from blindopt import bodies
 from blindopt.errors import Invalid, ProtocolViolated
 from service_kit.context.keys import webhook_key
@@ -46,9 +44,9 @@ def open_client(settings: ServiceSettings, name: str, reply_max_bytes: int) -> "
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The members of a JSON object; none of any other text."""
+    """The members of a JSON object, whose numbers may be NaN or infinite; none of any other text."""
     try:
-        document = bodies.parse(body, JsonValue)
+        document = bodies.parse(body, Any)
     except Invalid:
         return {}
     return document if isinstance(document, dict) else {}
