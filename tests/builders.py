@@ -1,16 +1,19 @@
 """What tests begin with, in one vocabulary: a study, its releases and its answers. Changes are arguments."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from blindopt import wire
 from blindopt.client import Owner
+from blindopt.wire.run import AlgorithmSpec
 from tests.given_settings import GP_UCB
 
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 EXACT = wire.NoAnswerNoise(mechanism="none")
 COLUMN = wire.ColumnMeasurement(column="y", direction="maximize")
 BY_HAND = wire.InboxMeasurement(question="How much?", direction="maximize")
+ALGORITHMS = 1 + len(get_args(get_args(AlgorithmSpec)[0]))
+"""How many names an algorithm can have: auto is one more."""
 
 
 def laplace(epsilon: str = "1", value_bound: float = 1.0, **more: Any) -> wire.LaplaceAnswers:

@@ -14,6 +14,7 @@ from blindopt.client.drafts import columns_of
 from blindopt.client.owner import Dataset, Draft, ReleasedStudy
 from blindopt.errors import Invalid, sentence
 from blindopt.wire.base import Request
+from tests.builders import ALGORITHMS
 from tests.console_errors import NOT_SAID
 from tests.spoilt_bodies import CANARY, SPOILS, a_body, changed, nodes, wrong_words
 
@@ -171,7 +172,7 @@ def searched(**settings):
 
 
 CALLS = [
-    (searched(algorithm="ucb"), 'algorithm is none of the 17 that exist: did you mean "gp_ucb"?'),
+    (searched(algorithm="ucb"), f'algorithm is none of the {ALGORITHMS} that exist: did you mean "gp_ucb"?'),
     (searched(algoritm="ei"), 'algoritm is no field here: did you mean "algorithm"?'),
     (searched(queries="x"), "queries must be a whole number or None"),
     (searched(iterations="x"), "iterations is text: write a whole number without quotes"),

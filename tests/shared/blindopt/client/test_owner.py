@@ -12,6 +12,7 @@ from blindopt.client import StudyClient, new_key
 from blindopt.client.drafts import columns_of, study_of
 from blindopt.client.owner import _file
 from blindopt.errors import BlindoptError, Invalid, StateConflict
+from tests.builders import ALGORITHMS
 
 
 def body(**chosen):
@@ -123,7 +124,7 @@ def test_each_name_that_is_mistyped_in_python_gets_the_nearest_at_the_argument(o
     for settings, words in (
         ({"algoritm": "ei"}, 'algoritm is no field here: did you mean "algorithm"?'),
         ({"querys": 3}, 'querys is no field here: did you mean "queries"?'),
-        ({"algorithm": "gp_usb"}, 'algorithm is none of the 17 that exist: did you mean "gp_ucb"?'),
+        ({"algorithm": "gp_usb"}, f'algorithm is none of the {ALGORITHMS} that exist: did you mean "gp_ucb"?'),
     ):
         with pytest.raises(Invalid) as refused:
             bo.Optimizer([[0.0], [1.0]], **settings)

@@ -13,6 +13,7 @@ from blindopt import wire
 from blindopt.client import StudyClient
 from blindopt.errors import Invalid, NotFound, StillRunning
 from blindopt.formats import npy_files
+from tests.builders import ALGORITHMS
 
 FIELDS = ("phase", "row", "mean", "sd", "acquisition", "ties")
 
@@ -236,7 +237,7 @@ def test_wrong_settings_and_ids_are_refused_in_words(ours, grant, tmp_path):
         ours.start(grant(), iterations=0)
     with pytest.raises(Invalid, match=r"the grant file .*nothing\.json cannot be read: no such file or directory"):
         ours.start(tmp_path / "nothing.json")
-    with pytest.raises(Invalid, match=r'^algorithm is none of the 18 that exist: did you mean "gp_ucb"'):
+    with pytest.raises(Invalid, match=rf'^algorithm is none of the {ALGORITHMS} that exist: did you mean "gp_ucb"'):
         ours.start(grant(), algorithm="ucb")
     with pytest.raises(Invalid, match=r'^iteration is no field here: did you mean "iterations"'):
         ours.start(grant(), iteration=5)
