@@ -72,7 +72,9 @@ def overwrite(server, table, pages=None):
     return before
 
 
-@pytest.mark.slow(sibling="test_a_table_whose_pages_are_damaged_is_503_at_its_routes_and_all_others_answer")
+@pytest.mark.slow(
+    sibling="test_damaged_pages.py::test_a_table_whose_pages_are_damaged_is_503_at_its_routes_and_all_others_answer"
+)
 @pytest.mark.parametrize("table", ["studies", "notices"])
 def test_pages_that_a_server_has_lost_are_503_at_their_routes_and_all_others_answer(server, curator, until, table):
     def answers(path):
