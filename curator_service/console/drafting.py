@@ -1,8 +1,10 @@
 """The forms of a new study, step by step, and the study that they make.
 
-What a page derives has inputs of its own: ``hide``, ``find``, ``groups``, ``column_noise``, ``budget.uncapped``.
+What a page derives has inputs of its own: ``hide``, ``hide_share``, ``categories``, ``find``, ``groups``,
+``column_noise``, ``budget.uncapped``.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from math import sqrt
@@ -11,7 +13,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.formats.numbers import readings
-from curator_service.console import groups
+from curator_service.console import groups, private_bounds
 from service_kit.console import Form
 from service_kit.console.forms import Body
 
@@ -24,11 +26,12 @@ STEPS = (
     ("review", "Review"),
 )
 NAMES = tuple(name for name, _ in STEPS)
+_RELEASE = ("release", "hide", "hide_share", "categories", "exceptions", "find", "groups", "rows_per_person")
 _STEP_OF = {
     **dict.fromkeys(("name", "dataset_id", "release_of", "processing"), "data"),
     **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
     **dict.fromkeys(("measurement", "goal", "column_noise"), "measurement"),
-    **dict.fromkeys(("release", "hide", "find", "groups", "rows_per_person"), "release"),
+    **dict.fromkeys(_RELEASE, "release"),
     **dict.fromkeys(("answers", "outcomes", "privacy_unit", "budget", "kernel", "reply_after_ms"), "answers"),
 }
 ANSWERS_PER_ROW = 5
@@ -37,6 +40,8 @@ DIAL = ("0.1", "0.2", "0.3", "0.5", "0.7", "1", "1.5", "2", "3", "4", "5", "6", 
 """The values of epsilon on the dial of the release step; the number field takes any other."""
 SMALL_SHARE = 0.05
 """The share of a feature's public range that the release step suggests to hide, to one digit."""
+WIDE = 12
+"""Up to so many features have a field each for their hidden change; more have a rule, and exceptions from it."""
 PLANAR_FEATURES_MAX = 20
 """Up to so many features a release needs no delta, whatever epsilon is."""
 
@@ -68,6 +73,8 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     body = form.read(wire.StudyCreate, without)
     if "features" in steps:
         _check_features(form, body["features"], [column.name for column in dataset.columns])
+    if "release" in steps and not of_groups and hides == "small":
+        _hide(form, body["features"], dataset)
     if "measurement" in steps and is_column:
         body["measurement"]["noise_variance"] = form.real("column_noise", needed=False) or 0.0
     if "release" in steps and of_groups:
@@ -107,6 +114,31 @@ def _check_features(form: Form, features: Body, columns: Sequence[str]) -> None:
         if feature.get("hidden_change") is not None and feature.get("scale") is not None:
             message = "Leave it empty, or the hidden change: that is the unit where it is stated"
             form.wrong(f"features.{i}.scale", message)
+
+
+def _hide(form: Form, features: Body, dataset: wire.DatasetView) -> None:
+    """Hidden changes that no field states: of yes/no columns whose list is ticked, and by the rule of many features."""
+    lists = private_bounds.lists(dataset)
+    ticked = {name for column in form.all("categories") for name in lists.get(column, [])}
+    percent = form.real("hide_share", needed=False)
+    if percent is not None and not 0 < percent <= 100:
+        form.wrong("hide_share", "Enter a number above 0, and 100 at most")
+    for feature in features.values():
+        if feature["hidden_change"] is not None or feature["scale"] is not None:
+            continue
+        if feature["column"] in ticked:
+            feature["hidden_change"] = private_bounds.CATEGORY_CHANGE
+        elif percent is not None and feature["lower"] is not None and feature["upper"] is not None:
+            feature["hidden_change"] = _share_of(feature, percent)
+
+
+def _percent(feature: Mapping[str, Any]) -> float:
+    share: float = feature["hidden_change"] / (feature["upper"] - feature["lower"])
+    return 100 * share
+
+
+def _share_of(feature: Mapping[str, Any], percent: float) -> float:
+    return float(f"{percent * (feature['upper'] - feature['lower']) / 100:.12g}")
 
 
 def _sensitivity(form: Form, features: Body) -> float | None:
@@ -189,6 +221,8 @@ def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
     }
     form = Form.blank(**defaults(dataset))
     form.values.pop("measurement.shown", None)  # those of the spec, which may be none
+    if shown["hide"] == "small":
+        shown |= _hiding(shown["features"], private_bounds.lists(dataset))
     form.fill({**spec, **shown})
     form.values.pop("release.acknowledge_refuted", None)  # each time by its owner
     if spec["answers"]["mechanism"] != "none":
@@ -207,16 +241,37 @@ def _hides(spec: Mapping[str, Any]) -> str:
     return "own"
 
 
-def _suggest_release(form: Form) -> None:
+def _hiding(features: Mapping[int, Body], lists: Mapping[str, Sequence[str]]) -> Body:
+    """The ticked lists, the rule and the exceptions from it, of which ``_hide`` makes the same hidden changes again."""
+    stated = {feature["column"]: feature["hidden_change"] for feature in features.values()}
+    changes = {column: {stated[name] for name in names if name in stated} for column, names in lists.items()}
+    ticked = [column for column, hidden in changes.items() if hidden == {private_bounds.CATEGORY_CHANGE}]
+    listed = {name for column in ticked for name in lists[column]}
+    others = [f for f in features.values() if f["column"] not in listed and f["scale"] is None]
+    percents = Counter(float(f"{_percent(f):.12g}") for f in others if f["hidden_change"] is not None)
+    is_rule = len(features) > WIDE and sum(percents.values()) == len(others) > 0
+    percent = max(percents, key=percents.__getitem__) if is_rule else None
+    without = {"hidden_change": None}
+    fields = {
+        i: f | (without if f["column"] in listed or (percent and f["hidden_change"] == _share_of(f, percent)) else {})
+        for i, f in features.items()
+    }
+    return {"features": fields, "categories": ticked} | ({"hide_share": percent or ""} if len(features) > WIDE else {})
+
+
+def _suggest_release(form: Form, lists: Mapping[str, Sequence[str]]) -> None:
     """Fill in what the release step suggests, from public values alone."""
     chosen = form.items("features", "column")
     if len(chosen) > PLANAR_FEATURES_MAX and not form.get("release.delta"):
         form.values["release.delta"] = ["1e-6"]  # the noise for so many features needs one
+    if len(chosen) > WIDE:
+        form.values.setdefault("hide_share", [f"{100 * SMALL_SHARE:g}"])
     if "hide" in form.values:
         return
-    form.values["hide"] = ["small"]
-    for i in chosen:
-        if (ends := _ends(form, f"features.{i}")) is not None:
+    form.fill({"hide": "small", "categories": list(lists)})
+    stated = {name for names in lists.values() for name in names}
+    for i in () if form.has("hide_share") else chosen:
+        if form.get(f"features.{i}.column") not in stated and (ends := _ends(form, f"features.{i}")) is not None:
             form.values.setdefault(f"features.{i}.hidden_change", [_plain(SMALL_SHARE * (ends[1] - ends[0]))])
 
 
@@ -226,6 +281,7 @@ def suggest(
     columns: Sequence[str] = (),
     ranges: Mapping[str, tuple[str, str]] = MappingProxyType({}),
     made: Mapping[str, tuple[str, str, str]] = MappingProxyType({}),
+    lists: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
     """Fill in empty fields whose values follow from earlier steps, and bounds: private ``ranges``, ``encoded`` ones."""
     for i, column in enumerate(columns if step == "features" else ()):
@@ -235,7 +291,7 @@ def suggest(
         if column in ranges and lower not in form.values and upper not in form.values:
             form.values[lower], form.values[upper] = ([end] for end in ranges[column])
     if step == "release":
-        _suggest_release(form)
+        _suggest_release(form, lists)
     if step == "answers" and not form.get("outcomes.lower") and not form.get("outcomes.upper"):
         if (y := private_y(form, ranges)) is not None:
             form.values["outcomes.lower"], form.values["outcomes.upper"] = ([end] for end in y)

@@ -75,6 +75,9 @@ async def next_step(page: Page, form: Form) -> Response:
     if go == "range":
         drafting.use_declared_range(form)
         return await _show(page, _fresh(form), "answers", dataset)
+    if step == "release" and go == "paste":
+        private_bounds.fill_in(form, dataset, None, "exceptions")
+        return await _show(page, _fresh(form) if form.ok else form.again(), step, dataset)
     if step == "features" and go in ("paste", "all", "none", "private", "clips"):
         return await _help_with_features(page, form, dataset, go)
     if target and NAMES.index(target) <= NAMES.index(step):
@@ -261,7 +264,8 @@ async def _show(
         ranges = await private_bounds.latest(page.api, dataset.id)
     made = {} if dataset is None else private_bounds.encoded(dataset)
     names = [] if dataset is None else [column.name for column in dataset.columns]
-    drafting.suggest(form, step, names, ranges, made)
+    lists = {} if dataset is None else private_bounds.lists(dataset)
+    drafting.suggest(form, step, names, ranges, made, lists)
     if dataset is not None and step == "release":
         groups.suggest(form, dataset.rows)
     form.labels.update(drafting.labels(dataset) if dataset is not None else {})
@@ -281,6 +285,8 @@ async def _show(
         with suppress(ApiProblem):
             context |= await _effect(page, form, dataset, body, step) if probe.ok else {"checked": None}
     if dataset is not None and step == "release":
+        used = {names[i] for i in form.items("features", "column") if i < len(names)}
+        context["lists"] = {column: columns for column, columns in lists.items() if used.intersection(columns)}
         context["compared"] = await _compared(page, dataset, form.get("change"))
     if dataset is not None and step in ("release", "answers", "review"):
         probe = replace(form, errors={}, problem=None)

@@ -18,6 +18,8 @@ from service_kit.console.forms import Body, filled_in, sent
 pages = Pages()
 PrivateRanges = Mapping[str, tuple[str, str]]
 """Lower and upper bound of each column, as a form shows them."""
+CATEGORY_CHANGE = 1.42
+"""The hidden change of a yes/no column that hides which category a record has: another moves two of them by 1 each."""
 
 
 @pages.get("/datasets/{dataset_id}/bounds", roles=("owner",))
@@ -72,27 +74,37 @@ async def _stored_bounds(api: Api, dataset_id: str) -> list[wire.PrivateBounds]:
     return [wire.PrivateBounds.model_validate(bounds, strict=False) for bounds in listing]
 
 
+def lists(dataset: wire.DatasetView) -> dict[str, list[str]]:
+    """The yes/no columns that were made from each column of categories."""
+    choices = dataset.reading.columns if dataset.reading else []
+    listed = ((choice.column, choice.values) for choice in choices if choice.kind == "one_hot" and choice.values)
+    return {column: [f"{column}={value.strip()}" for value in values] for column, values in listed}
+
+
 def encoded(dataset: wire.DatasetView) -> dict[str, tuple[str, str, str]]:
     """Public bounds and hidden change, as a form shows them, of columns that were made from categories.
 
-    Another category moves two columns of yes and no by 1 each, which is one scaled unit for a hidden change of sqrt(2).
+    Yes/no columns have no change of their own: the list that they are of has one.
     """
-    made: dict[str, tuple[str, str, str]] = {}
+    made = {name: ("0", "1", "") for names in lists(dataset).values() for name in names}
     for choice in dataset.reading.columns if dataset.reading else []:
-        if choice.kind == "one_hot" and choice.values:
-            made |= {f"{choice.column}={value.strip()}": ("0", "1", "1.42") for value in choice.values}
-        elif choice.kind == "codes" and choice.values:
+        if choice.kind == "codes" and choice.values:
             ends = [1.0, float(len(choice.values)), *([choice.fill] if choice.fill is not None else [])]
             if min(ends) < max(ends):
                 made[choice.column] = (filled_in(min(ends)), filled_in(max(ends)), filled_in(max(ends) - min(ends)))
     return made
 
 
-def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None) -> None:
-    """Fill in the features of a file, or those pasted: a name, both bounds and perhaps a hidden change on each line."""
-    field = "pasted" if file is None else "bounds_file"
+def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None, area: str = "pasted") -> None:
+    """Fill in the features of a file, or those pasted: a name, both bounds and perhaps a hidden change on each line.
+
+    In the area ``exceptions``, a line has the name of a feature and its hidden change.
+    """
+    field, is_exception = area if file is None else "bounds_file", area == "exceptions"
+    counts, needed = ((1,), "one number") if is_exception else ((2, 3), "two numbers, or three with the hidden change")
     content = form.get(field).encode() if file is None else file
-    index = {column.name: i for i, column in enumerate(dataset.columns)}
+    columns = ((i, column.name) for i, column in enumerate(dataset.columns))
+    index = {name: i for i, name in columns if not is_exception or form.has(f"features.{i}.column")}
     filled: list[tuple[int, list[str]]] = []
     sign: wire.DecimalSign = "."
     try:
@@ -114,10 +126,11 @@ def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None) -> None:
             near = get_close_matches(name.strip(), index, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else " in this dataset"
             form.wrong(field, f'Line {line}: no column "{name.strip()}"{hint}')
-        elif len(numbers) not in (2, 3) or not all(number is not None and isfinite(number) for number in numbers):
-            form.wrong(field, f"Line {line}: write a name and two numbers, or three with the hidden change")
+        elif len(numbers) not in counts or not all(number is not None and isfinite(number) for number in numbers):
+            form.wrong(field, f"Line {line}: write a name and {needed}")
         else:
-            feature = dict(zip(("lower", "upper", "hidden_change"), numbers, strict=False))
+            parts = ("hidden_change",) if is_exception else ("lower", "upper", "hidden_change")
+            feature = dict(zip(parts, numbers, strict=False))
             form.fill({"features": {i: {"column": name.strip()} | feature}})
     if form.ok:
-        form.values.pop("pasted", None)
+        form.values.pop(area, None)

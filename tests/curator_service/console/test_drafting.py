@@ -6,10 +6,10 @@ import pytest
 
 from blindopt import wire
 from curator_service.console.drafting import PLANAR_FEATURES_MAX, again, body_of, derived, row_cap, suggest
-from curator_service.console.private_bounds import encoded, fill_in
+from curator_service.console.private_bounds import encoded, fill_in, lists
 from curator_service.privacy import noise
 from service_kit.console import Form
-from service_kit.console.forms import input_of, sent
+from service_kit.console.forms import filled_in, input_of, sent
 
 AUTO = {"release.mechanism": "auto", "release.epsilon": "2"}
 ANSWERED = {"answers.mechanism": "auto", "answers.epsilon": "1"}
@@ -175,12 +175,7 @@ def test_what_cannot_be_read_of_bounds_is_named_by_its_line(text, fault):
 
 
 def test_columns_made_from_categories_have_public_bounds():
-    """Another category moves two columns by 1 each: sqrt(2), which a hidden change of 1.42 is one unit of."""
-    assert encoded(WIDE) == {
-        **dict.fromkeys(("cut=Good", "cut=Ideal"), ("0", "1", "1.42")),
-        "clarity": ("-1", "4", "5"),
-    }
-    assert 1.42 > 2**0.5
+    assert encoded(WIDE) == {**dict.fromkeys(("cut=Good", "cut=Ideal"), ("0", "1", "")), "clarity": ("-1", "4", "5")}
     form = Form.blank(features={2: {"lower": 0.5}})
     suggest(form, "features", [column.name for column in WIDE.columns], made=encoded(WIDE))
     assert {
@@ -189,9 +184,104 @@ def test_columns_made_from_categories_have_public_bounds():
         "features.2.lower": "0.5",
         "features.3.lower": "0",
         "features.3.upper": "1",
-        "features.3.hidden_change": "1.42",
+        "features.3.hidden_change": "",
     }
     assert encoded(a_dataset()) == {}
+
+
+def test_one_tick_hides_which_category_a_record_has():
+    """Another category moves two columns by 1 each: sqrt(2), which a hidden change of 1.42 is one unit of."""
+    columns = {f"features.{i}.column": column.name for i, column in enumerate(WIDE.columns)}
+    ends = {f"features.{i}.{end}": value for i in range(5) for end, value in (("lower", "0"), ("upper", "1"))}
+    form = Form.blank(**STATED | columns | ends)
+    suggest(form, "release", lists=lists(WIDE))
+    assert form.all("categories") == ["cut"]
+
+    def hidden():
+        changes = [feature["hidden_change"] for feature in body_of(form, WIDE, "release")["features"].values()]
+        assert form.ok, form.errors
+        return changes
+
+    assert hidden() == [0.05, 0.05, 1.42, 1.42, 0.05]
+    assert 1.42 > 2**0.5
+    form.fill({"features.2.hidden_change": "2"})
+    assert hidden()[2:4] == [2.0, 1.42]  # what is typed goes before
+    del form.values["categories"]
+    assert hidden()[2:4] == [2.0, None]
+
+
+COUNT = 400
+BROAD = a_dataset(*(f"c{i}" for i in range(COUNT)))
+RANGES = [0.1 * 3 ** (i % 7) for i in range(COUNT)]
+
+
+def broad(**more):
+    inputs = {name: STATED[name] for name in STATED if not name.startswith("features")}
+    for i in range(COUNT):
+        inputs |= {f"features.{i}.column": f"c{i}", f"features.{i}.lower": "0", f"features.{i}.upper": repr(RANGES[i])}
+    return Form.blank(**inputs | more)
+
+
+def test_one_rule_for_400_features_makes_the_study_of_400_fields():
+    ruled, typed = broad(), broad(hide="small", hide_share="", **{"features.3.hidden_change": "0.5"})
+    suggest(ruled, "release")
+    suggest(typed, "release")
+    assert [name for name in ruled.values if name.endswith("hidden_change")] == []
+    assert ruled.get("hide_share") == "5"
+    for i, range_ in enumerate(RANGES):
+        typed.values.setdefault(f"features.{i}.hidden_change", [filled_in(float(f"{0.05 * range_:.6g}"))])
+    ruled.fill({"exceptions": "c3, 0.5"})
+    fill_in(ruled, BROAD, None, "exceptions")
+    bodies = [json.dumps(sent(body_of(form, BROAD, "release"))) for form in (ruled, typed)]
+    assert (ruled.errors, typed.errors) == ({}, {})
+    assert bodies[0] == bodies[1]
+    ruled.fill({"hide_share": "7"})
+    assert json.dumps(sent(body_of(ruled, BROAD, "release"))) != bodies[1]
+
+
+@pytest.mark.parametrize("percent", ["0", "-1", "100.5", "nan", "x"])
+def test_a_rule_that_is_no_part_of_a_range_is_wrong_at_its_field(percent):
+    form = broad(hide_share=percent)
+    body_of(form, BROAD, "release")
+    assert next(iter(form.errors)) == "hide_share"
+
+
+@pytest.mark.parametrize(("line", "fault"), [("c5", "write a name and one number"), ("x, 1", 'no column "x"')])
+def test_what_cannot_be_read_of_exceptions_is_named_by_its_line(line, fault):
+    form = broad(exceptions=f"c1, 1\n{line}")
+    del form.values["features.4.column"]
+    fill_in(form, BROAD, None, "exceptions")
+    assert form.errors["exceptions"].startswith("Line 2: ")
+    assert fault in form.errors["exceptions"]
+    fill_in(unused := broad(exceptions="c400, 1"), BROAD, None, "exceptions")
+    assert "no column" in unused.errors["exceptions"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "exceptions"),
+    [
+        (lambda i: float(f"{0.05 * RANGES[i]:.12g}"), "5", set()),
+        (lambda i: 0.31 if i == 9 else float(f"{0.03 * RANGES[i]:.12g}"), "3", {9}),
+        (lambda i: None if i == 9 else 0.01, "", set(range(COUNT)) - {9}),
+    ],
+)
+def test_the_rule_of_a_stored_study_with_400_features_makes_its_bytes_again(changes, rule, exceptions):
+    columns = enumerate(BROAD.columns)
+    features = [
+        {"column": c.name, "lower": 0.0, "upper": RANGES[i], "hidden_change": changes(i), "scale": None}
+        for i, c in columns
+    ]
+    stored = json.dumps(features)
+    draft = {"name": "a", "dataset_id": "ds_1", "features": features, "release": GAUSSIAN, "budget": {"queries": 7}}
+    draft |= {"measurement": {"direction": "maximize", "column": "y"}, "answers": {"mechanism": "none"}}
+    study = wire.StudyCreate.model_validate_json(json.dumps(draft))
+    form = again(study.model_dump(mode="json"), BROAD)
+    assert form.get("hide_share") == rule
+    assert {i for i in range(COUNT) if form.get(f"features.{i}.hidden_change")} == exceptions
+    remade = wire.StudyCreate.model_validate_json(json.dumps(sent(body_of(form, BROAD, "answers"))))
+    assert form.ok, form.errors
+    assert remade.model_dump_json() == study.model_dump_json()
+    assert stored == json.dumps(features)
 
 
 GROUPS = STATED | {

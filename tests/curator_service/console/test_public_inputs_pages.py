@@ -221,6 +221,31 @@ def test_the_release_step_asks_what_nobody_must_find_out_before_any_symbol(relea
     assert release_step.form("/studies/new")["release.delta"] == ""
 
 
+def test_more_than_12_features_have_one_rule_and_a_fold_of_exceptions(owner, api):
+    names = [f"c{i}" for i in range(13)]
+    lines = [",".join([*names, "y"]), *(",".join(str((3 * i + 5 * j) % 17) for j in range(14)) for i in range(30))]
+    dataset = registered_apart(api, "thirteen", "\n".join(lines).encode()).id
+    owner.get(f"/studies/new?dataset={dataset}")
+    owner.submit("/studies/new", go="next", name="thirteen")
+    owner.submit("/studies/new", go="paste", pasted="\n".join(f"{name},0,20" for name in names))
+    owner.submit("/studies/new", go="next")
+    owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
+    assert owner.form("/studies/new")["hide_share"] == "5"
+    assert '<details class="extra"><summary>Exceptions' in owner.text
+    owner.submit("/studies/new", go="paste", exceptions="c3, 4\nc9, 2")
+    assert '<details class="extra" open><summary>Exceptions' in owner.text
+    owner.submit("/studies/new", go="look")
+    shown = re.findall(r'<th scope="row"><bdi>(c[0-9]+)</bdi></th>', owner.text)
+    assert shown == ["c3", "c9", *(name for name in names if name not in ("c3", "c9"))]  # the most noise first
+    first, _, folded = owner.text.partition("8 other features, with no more noise</summary>")
+    assert [part.count("</bdi></th>") for part in (first, folded)] == [5, 8]
+    owner.submit("/studies/new", go="next")
+    owner.submit("/studies/new", go="next", **{"answers.mechanism": "none", "budget.queries": "5"})
+    assert "<details><summary>13 features</summary>" in owner.text
+    for change, count in (("4", 1), ("2", 1), ("1", 11)):
+        assert owner.text.count(f"a change of {change} is hidden") == count
+
+
 def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
     """By hand, for epsilon 2, two features and h = 1: sd sqrt(3) h / 2; ln 3 h / 2; 1 / (1 + e^-2)."""
     release_step.submit("/studies/new", go="look", **{"release.epsilon": "2"})
