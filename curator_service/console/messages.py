@@ -54,10 +54,19 @@ async def open_records(page: Page, form: Form) -> Response:
     pairs = list(zip(message["message"]["rows"], opened["records"], strict=True))
     labels, columns = ([text["column"] for text in opened["records"][0][part]] for part in ("labels", "in_words"))
     if form.get("as") == "csv":
-        head = ["candidate", "row of the file", *labels, "measured", "expected outcome", "probability", *columns]
+        head = [
+            "candidate",
+            "row of the file",
+            *labels,
+            "measured",
+            "prediction",
+            "expected outcome",
+            "probability",
+            *columns,
+        ]
         rows = [
             [good["row"], record["file_row"] or record["record"], *_texts(record, "labels"), record["plays"],
-             good["mean"], good["probability"], *_texts(record, "in_words")]
+             "no" if good["queried"] else "yes", good["mean"], good["probability"], *_texts(record, "in_words")]
             for good, record in pairs
         ]  # fmt: skip
         return page.csv(f"records-{page.path['message_id']}", head, rows)

@@ -144,7 +144,7 @@ async def test(page: Page, form: Form) -> Response:
 def _spec(form: Form, access: dict[str, Any]) -> Body:
     """Return the body of the request. What was left empty has its default: the service decides it from the study."""
     hyper = form.get("hyper", AUTO)
-    without = {*wire.StudyAccess.model_fields, "algorithm", "observations", "fit"}
+    without = {*wire.StudyAccess.model_fields, "algorithm", "observations", "fit", "goal"}
     without |= set() if hyper == "given" else {"kernel"}
     body = access | form.read(wire.RunCreate, without) | {"algorithm": {"name": form.get("algorithm.name", AUTO)}}
     if hyper in ("fixed", "fitted"):

@@ -101,16 +101,7 @@ class RunMessages:
         salt = secrets.token_hex(16)  # so that nobody confirms a guess of the note by its digest, in both logs
         if isinstance(wish, wire.BudgetMessage):
             return wish.model_copy(update={"salt": salt})
-        best = self._recommend(run_id, wish.over)
-        if (good := best.good) is not None:
-            if not good.candidates:
-                raise StateConflict("no candidate is good with a probability of 1/2: there is nothing to hand over yet")
-            rows = [wire.GoodRow(**candidate.model_dump()) for candidate in good.candidates]
-            said = good.model_dump(include={"found", "queries", "by_chance", "threshold"})
-            return wire.RecommendationsMessage(rows=rows, **said, note=wish.note, salt=salt)
-        return wire.RecommendationMessage(
-            row=best.row, mean=best.mean, interval=best.interval, note=wish.note, salt=salt
-        )
+        return self._recommend(run_id, wish.over).as_message(wish.note, salt)
 
     def update(self, request: RequestContext, run_id: str, number: int) -> StoredReply:
         """Send a message that has not arrived, or read the owner's decision. Raises as ``send``."""

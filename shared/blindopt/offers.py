@@ -69,7 +69,16 @@ class Offer:
         kind = "groups of records" if study.mechanism == "groups" else "candidates"
         sought = "largest" if study.direction == "maximize" else "smallest"
         columns = f"{study.r} {'column' if study.r == 1 else 'columns'}"
-        return f"{study.n:,} {kind}, {columns} {noise}. The owner looks for the {sought} outcome."
+        wish = f"the {sought} outcome"
+        if isinstance(study.goal, wire.FindMany):
+            wish = f"as many good ones as possible: {_good(study.goal, study.direction)}"
+        return f"{study.n:,} {kind}, {columns} {noise}. The owner looks for {wish}."
+
+
+def _good(goal: wire.FindMany, direction: str) -> str:
+    if goal.share is not None:
+        return f"the best {100 * goal.share:.3g} %"
+    return f"at {'least' if direction == 'maximize' else 'most'} {goal.threshold:.6g}"
 
 
 def _answer(law: AnswerLaw | None, *, of_groups: bool) -> str:

@@ -68,7 +68,7 @@ def vendor_hands_over_the_list(vera, grant):
     vera.press("Start the run")
     expect(vera.page.get_by_text("All its queries were answered.").last).to_be_visible()
     expect(vera.page.locator("main")).to_contain_text(
-        "of 40 queried candidates are good (at least 280); of as many random"
+        "of 40 queried candidates are good (at least 280); of as many random ones"
     )
     vera.press("Hand over this recommendation")
     expect(vera.page.locator("main")).to_contain_text("good candidates")
@@ -89,7 +89,7 @@ def owner_opens_the_records(olga, listed):
     assert [record["candidate"] for record in records] == [row["candidate"] for row in listed]
     names, values = diabetes()
     measured = [float(record["progression"]) for record in records if record["measured"] == "1"]
-    queried = [row for row in listed if row["queried"] == "True"]
+    queried = [row for row in listed if row["queried"] == "true"]
     assert len(measured) == len(queried)
     assert all(value >= GOOD for value in measured)
     share = np.mean(values[~np.isnan(values).any(axis=1)][:, names.index("progression")] >= GOOD)

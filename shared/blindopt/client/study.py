@@ -230,13 +230,15 @@ class Study(display.Shown):
     ) -> wire.MessageView:
         """Send a ``recommendation`` to the owner, with a ``note``: None sends that of ``optimize``, or of all answers.
 
+        Where the goal is many, it is the list of good candidates.
+
         Raises StateConflict before the first answer, and Remote if earlier messages wait for the owner.
         """
         best = recommendation or self._recommendation or self.optimizer().recommendation()
         if best is None:
             raise StateConflict("there is no answer yet to recommend a candidate by")
-        fields = {"row": best.row, "mean": best.mean, "interval": best.interval, "note": note}
-        return self._message(wire.RecommendationMessage, fields)
+        parsed(wire.RecommendationMessage, {"row": best.row, "note": note})  # a note that is too long is refused here
+        return self._send_message(best.as_message(note, secrets.token_hex(16)))
 
     def request_budget(
         self,
@@ -253,7 +255,8 @@ class Study(display.Shown):
         Raises Invalid if nothing is requested, and Remote if the study has no such cap.
         """
         more = {"queries": queries, "epsilon_per_row": epsilon_per_row, "epsilon_total": epsilon_total}
-        return self._message(wire.BudgetMessage, {"more": more, "note": note})
+        fields = {"more": more, "note": note, "salt": secrets.token_hex(16)}
+        return self._send_message(parsed(wire.BudgetMessage, fields))
 
     def message(self, message_id: str) -> wire.MessageView:
         """The message of a ``message_id``, which its view has, with what the owner decided."""
@@ -261,10 +264,8 @@ class Study(display.Shown):
             view: wire.MessageView = bodies.parse(self._client.message(message_id), wire.MessageView)
             return view
 
-    def _message(
-        self, kind: type[wire.RecommendationMessage] | type[wire.BudgetMessage], fields: dict[str, Any]
-    ) -> wire.MessageView:
-        message, key = parsed(kind, fields | {"salt": secrets.token_hex(16)}), f"study:{secrets.token_hex(16)}"
+    def _send_message(self, message: wire.MessageCreate) -> wire.MessageView:
+        key = f"study:{secrets.token_hex(16)}"
         self._log.write(lambda copy: copy.remember(f"message {key}", message.model_dump_json().encode()))
         with self._disputing():
             view: wire.MessageView = bodies.parse(self._client.send_message(message, key=key), wire.MessageView)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from blindopt import display
 from blindopt.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
 from blindopt.wire.goal import BEST, FindMany, Goal, GoodCandidates
-from blindopt.wire.message import MeanInterval
+from blindopt.wire.message import GoodRow, MeanInterval, RecommendationMessage, RecommendationsMessage
 from blindopt.wire.query import NoisePassport
 from blindopt.wire.study import GrantReply, Kernel, StudyView
 
@@ -816,6 +816,14 @@ class Recommendation(display.Shown, Reply):
     good: GoodCandidates | None = Field(
         None, description="The good candidates, where the goal is many; in the view of a run without their list."
     )
+
+    def as_message(self, note: str | None, salt: str = "") -> RecommendationMessage | RecommendationsMessage:
+        """What the owner gets: all candidates where the goal is many and some are good, else the recommended one."""
+        if (good := self.good) is None or not good.candidates:
+            return RecommendationMessage(row=self.row, mean=self.mean, interval=self.interval, note=note, salt=salt)
+        rows = [GoodRow(**candidate.model_dump()) for candidate in good.candidates]
+        said = good.model_dump(include={"found", "queries", "by_chance", "threshold"})
+        return RecommendationsMessage(rows=rows, **said, note=note, salt=salt)
 
     def _tables(self) -> list[display.Table]:
         values: dict[str, object] = {"Recommended candidate": self.row, "Mean outcome": self.mean}

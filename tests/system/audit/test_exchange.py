@@ -315,8 +315,8 @@ VISIBLE = {
     "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "privacy_unit", "budget",
     "budget_changes", "budget.epsilon_per_row", "budget.epsilon_total", "budget.queries", "grant_id", "log_key",
     "direction", "measurement_source", "measurement_noise_variance", "kernel", "kernel.kind", "kernel.lengthscale",
-    "kernel.signal_variance", "kernel.noise_variance", "kernel.mean", "limits", "limits.rows_per_query",
-    "limits.plays_per_row", "guarantee", "not_protected", "reply_after_ms", "sandbox",
+    "goal", "goal.kind", "kernel.signal_variance", "kernel.noise_variance", "kernel.mean", "limits",
+    "limits.rows_per_query", "limits.plays_per_row", "guarantee", "not_protected", "reply_after_ms", "sandbox",
 }  # fmt: skip
 PRIVATE_ANSWERS = {f"answers.{name}" for name in ("epsilon", "value_bound", "noise_bound", "centre", "plays")}
 # The same of an answered query, and of every refusal. Only y depends on the data.
