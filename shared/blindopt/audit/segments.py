@@ -108,7 +108,7 @@ class SegmentFile:
         try:
             yield
         except LogBroken as error:
-            raise LogBroken(f"{self._path}: {error}") from None
+            raise LogBroken(f"{self._path.name}: {error}") from None
 
     @staticmethod
     def _next(file: gzip.GzipFile) -> bytes:

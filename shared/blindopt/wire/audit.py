@@ -66,8 +66,8 @@ class Verification(Reply):
     unread: int = Field(
         0,
         ge=0,
-        description="Number of archived records whose files were not read, since one is missing: the tables were "
-        "compared with the last segment's signed summary.",
+        description="Number of archived records whose files were not read, since one is missing or damaged: the tables "
+        "were compared with the last segment's signed summary.",
     )
     at: datetime = Field(description="When the verification began.")
     seconds: float = Field(ge=0, description="Seconds that it took.")

@@ -54,7 +54,7 @@ def print_findings(
         log_changes = [change for change in changes if change["key"] == "log"]
         log_key = signer(folder / "secrets" / "log.key", kind, log_changes, is_new=False)
         export = StoredRecords(db, log_key, saved)
-        files = ArchiveFiles(db, archive or folder / "archive", log_key.first.vkey)
+        files = None if only_first else ArchiveFiles(db, archive or folder / "archive", log_key.first.vkey)
         parts: list[Part] = ["first"] if only_first else ["first", "second"]
         for part in parts:
             try:
@@ -63,11 +63,13 @@ def print_findings(
                 _write(write, part=part, finding=str(error), about=None, others=[])
                 _write(write, size=export.size, root="", shared_logs=0, unread=0)
                 return
-            records = verification.records() if only_first else files.followed_by(verification.records())
+            records = verification.records() if files is None else files.followed_by(verification.records())
             for finding in findings(db, _counted(records, write), part, folder):
                 _write(write, part=part, finding=str(finding), about=finding.about, others=finding.others)
-        head = verification.head
-        _write(write, size=head.size, root=head.root, shared_logs=len(export.grants()), unread=files.unread)
+        for finding in [] if files is None else files.damaged:
+            _write(write, part="second", finding=str(finding), about=finding.about, others=[])
+        head, unread = verification.head, 0 if files is None else files.unread
+        _write(write, size=head.size, root=head.root, shared_logs=len(export.grants()), unread=unread)
 
 
 def _counted(records: Iterable[Json], write: Callable[[str], object]) -> Iterator[Json]:
@@ -100,6 +102,8 @@ def verified(
         files = ArchiveFiles(db, opened.archive, opened.signer.first.vkey)
         for finding in program.findings(db, files.followed_by(records), None, opened.database.path.parent):
             raise finding
+        if files.damaged:
+            raise files.damaged[0]
         return verification, "\n".join(filter(None, (files.words, program.erased(db))))
 
 

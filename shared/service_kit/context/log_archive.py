@@ -124,13 +124,27 @@ class LogArchive:
 
 
 class ArchiveFiles:
-    """The files of the archived segments that a database names."""
+    """The files of the archived segments that a database names. Where one is missing or damaged, none is read."""
 
     def __init__(self, db: Connection, folder: Path, key: str) -> None:
         self._rows, self._folder, self._key = segments.every(db), folder, key
-        self.missing = [name for row in self._rows if not (folder / (name := name_of(row.number))).exists()]
-        self.unread = self._rows[-1].size if self.missing else 0
-        """How many records are not verified from their files, since one of these is missing."""
+        self.missing: list[str] = []
+        self.damaged: list[LogBroken] = []
+        """A finding about each file that is not the one that was sealed: it stops nothing but archiving."""
+        for row in self._rows:
+            path = folder / name_of(row.number)
+            try:
+                is_sealed = _digest(path) == row.sha256 and SegmentFile(path, key).note == row.note
+            except FileNotFoundError:
+                self.missing.append(path.name)
+                continue
+            except (OSError, LogBroken):
+                is_sealed = False
+            if not is_sealed:
+                fault = f"{path.name} in the archive is not the file that was sealed: it was changed or cannot be read"
+                self.damaged.append(LogBroken(fault, about="archive"))
+        self.unread = self._rows[-1].size if self.missing or self.damaged else 0
+        """How many records are not verified from their files."""
 
     @property
     def words(self) -> str:
@@ -147,8 +161,8 @@ class ArchiveFiles:
         )
 
     def followed_by(self, records: Iterable[Json]) -> Iterable[Json]:
-        """All records, with those that are archived, unless a file is missing."""
-        return records if self.missing else chain((entry.record for entry in self.entries()), records)
+        """All records, with those that are archived, unless a file is missing or damaged."""
+        return records if self.unread else chain((entry.record for entry in self.entries()), records)
 
     def leaves(self, db: Connection, grant_id: str | None) -> list[bytes]:
         """All leaves of the own log, or of the one shared with a grant. Raises LogBroken and OSError."""
@@ -163,13 +177,14 @@ class ArchiveFiles:
 
     def entries(self) -> Iterator[Entry]:
         """Verify the files and yield their records. Raises LogBroken for a file that is not the one that was sealed."""
+        if self.damaged:
+            raise self.damaged[0]
         last: Entry | None = None
         for row in self._rows:
-            path = self._folder / name_of(row.number)
-            segment = None if _digest(path) != row.sha256 else SegmentFile(path, self._key)
+            segment = SegmentFile(self._folder / name_of(row.number), self._key)
             before = (0, "") if last is None else (last.seq + 1, last.peaks.hex())
-            if segment is None or segment.note != row.note or (segment.head.first, segment.head.peaks) != before:
-                raise LogBroken(f"{path} is not the file that was sealed: it was changed, or is another segment's")
+            if (segment.head.first, segment.head.peaks) != before:
+                raise LogBroken(f"{name_of(row.number)} in the archive does not follow the segment before it")
             for last in segment.entries():
                 yield last
 

@@ -267,7 +267,39 @@ def test_a_changed_or_swapped_file_is_named(damage, archived, tmp_path):
     assert archived.copy(tmp_path / "sound").findings() == {}
     damage(archived)
     faults = archived.copy(tmp_path).findings()
-    assert any("log-000000.jsonl.gz is not the file that was sealed" in finding for finding in faults), faults
+    assert any("log-000000.jsonl.gz in the archive is not the file that was sealed" in finding for finding in faults), (
+        faults
+    )
+
+
+def folder_in_its_place(archived):
+    archived.file(0).unlink()
+    archived.file(0).mkdir()
+
+
+def cut(archived):
+    archived.file(0).write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [changed_byte, cut, folder_in_its_place])
+def test_a_damaged_file_is_a_finding_and_queries_go_on(damage, archived, tmp_path):
+    damage(archived)
+    tokens = {"modeler": archived.tokens["modeler"]}
+    copy = Copy((archived.settings.data_dir.parent, {"study": archived.study}, tokens), tmp_path)
+    copy.open()
+    copy.curator.later = archived.later
+    verified = copy.verification.verify()
+    fault = "log-000000.jsonl.gz in the archive is not the file that was sealed: it was changed or cannot be read"
+    assert (verified.sound, verified.problem) == (False, fault)
+    with archived.context.database.read() as db:
+        assert verified.unread == segments.size(db)
+    assert copy.ask("study", token="modeler", row=31).status_code == 201
+    assert not copy.curator.context.audit_trail.is_sound  # so that nothing more is archived
+    shutil.rmtree(copy.folder / "data" / "archive")
+    assert copy.verification.verify().sound
+    copy.close()
+    copy.edit("UPDATE ledger SET cost = '1' WHERE seq = 3")
+    assert any(re.search("its first .* lines was changed", finding) for finding in copy.findings())
 
 
 def test_a_changed_or_cut_file_does_not_verify(archived):
