@@ -1,9 +1,9 @@
 """What the noise of a release and of answers does to a search, and which tool serves a draft: from public values."""
 
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
-from math import exp, hypot, inf, sqrt
+from math import exp, hypot, sqrt
 
 import numpy as np
 
@@ -201,10 +201,19 @@ def of_answers(spec: StudyCreate, price: Price, points: Sequence[ForecastPoint])
     ]
 
 
-def tool(spec: StudyCreate, value: float | None, cautions: Sequence[Caution], n: int, *, is_public: bool) -> Tool:
+def tool(
+    spec: StudyCreate,
+    value: float | None,
+    cautions: Sequence[Caution],
+    n: int,
+    *,
+    is_public: bool,
+    whole: Decimal | None = None,
+) -> Tool:
     """What to use for a draft on ``n`` records, by the first rule that holds. ``value``: its rho.
 
-    ``cautions``: of the draft, which may say that its answers hide the search.
+    ``cautions``: of the draft, which may say that its answers hide the search. ``whole``: epsilon of a whole record by
+    release and answers together, if these have a bound.
     """
     d, of_column = len(spec.features), isinstance(spec.measurement, ColumnMeasurement)
     delta, cap = getattr(spec.release, "sensitivity", 0.0), spec.budget.queries
@@ -217,37 +226,40 @@ def tool(spec: StudyCreate, value: float | None, cautions: Sequence[Caution], n:
             ", and needs no vendor.",
         )
     if isinstance(spec.release, GroupsRelease):
-        why = "An answer about every group uses as much epsilon as answers about two groups: answer all at once."
+        why = "Answers about all groups use as much epsilon as answers about two: let the vendor query every group."
         return Tool(name="groups_at_once", why=why)
     if cap is not None and cap >= n and not of_column:
         why = f"The cap of {cap:,} measurements is enough to measure each of the {n:,} records."
         return Tool(name="measure_all", why=why, figures={"records": n, "queries": cap})
-    if delta and delta >= diagonal(spec.features) * (1 - 1e-9):
-        epsilon = float(amount(spec.release.epsilon)) if not isinstance(spec.release, IdentityRelease) else inf
-        share = min(1.0, exp(min(epsilon, 100.0)) / n)
-        why = (
-            f"The release hides a whole record. By Theorem T no mechanism then names the best of {n:,} records with a "
-            f"probability above {share:.2g}. Look for the best group, or hide a smaller change."
-        )
-        return Tool(name="not_useful", why=why, figures={"probability": share})
+    you_could_sort = ""
+    if of_column and not is_exact and not is_public:
+        you_could_sort = " You hold the outcome of every record, so you could also sort the column yourself."
+    if delta and delta >= diagonal(spec.features) * (1 - 1e-9) and whole is not None:
+        share = exp(min(float(whole), 100.0)) / n + (getattr(spec.release, "delta", None) or 0.0)
+        if (shown := Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(share)) < 1:
+            why = (
+                f"Release and answers hide a whole record at epsilon {float(whole):.3g}. By Theorem T no mechanism "
+                f"then names a single good one of {n:,} records with a probability above {shown:f}. Look for the best "
+                f"group, or hide a smaller change.{you_could_sort}"
+            )
+            return Tool(name="not_useful", why=why, figures={"probability": share})
     if value is not None and value < CHANCE:
-        why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features."
+        why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features.{you_could_sort}"
         return Tool(name="not_useful", why=why, figures=figures)
     if any(caution.code == "answers_hide_search" for caution in cautions):
         why = "The vendor would find no better record than chance. The caution about the answers says why."
-        return Tool(name="not_useful", why=why, figures=figures)
+        return Tool(name="not_useful", why=f"{why}{you_could_sort}", figures=figures)
     why = "What the noise does to a search in so many features is unknown: make a forecast on a public sample."
     if value is not None:
         why = _of_rho(value)
     elif isinstance(spec.release, IdentityRelease):
         why = "The candidates have no noise, so a search can tell records apart."
-    if of_column and not is_exact and not is_public:
-        why += " You hold the outcome of every record, so you could also sort the column yourself."
+    why += you_could_sort
     hints = []
     if d > FEATURES_MAX:
         hints.append("Replace embeddings by the few axes that hold most of their variance, found on a public sample.")
     elif d >= 4 and value is not None:
-        hints.append("Choose fewer features, or hide a change of one feature alone: each feature adds noise to all.")
+        hints.append("Choose fewer features: each adds noise to all.")
     return Tool(name="search", why=why, figures=figures, hints=hints)
 
 

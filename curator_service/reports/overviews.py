@@ -16,7 +16,7 @@ from curator_service.datasets.labels import Labels
 from curator_service.privacy import search_noise
 from curator_service.privacy.calibration import epsilon_of
 from curator_service.privacy.guarantees import surest, whole
-from curator_service.privacy.prices import Prices, is_groups, text
+from curator_service.privacy.prices import Prices, answers_add_up, is_groups, text
 from curator_service.privacy.protection import protection
 from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of
@@ -65,7 +65,14 @@ class Overviews:
             **fields,
             search=search_noise.in_words(rho, spec, points),
             answers_mean=None if is_groups(spec) else meaning(spec.answers, fields["price"].answers, unit or ""),
-            tool=search_noise.tool(spec, rho, fields["cautions"], dataset.rows, is_public=dataset.public),
+            tool=search_noise.tool(
+                spec,
+                rho,
+                fields["cautions"],
+                dataset.rows,
+                is_public=dataset.public,
+                whole=protected.whole if protected and answers_add_up(spec) else None,
+            ),
             strength=protected.word if protected else None,
             epsilon_hidden=hidden,
             epsilon_whole=whole_record,

@@ -1,5 +1,7 @@
 """What noise does to a search: rho by simulation, the cautions at their thresholds, and which tool serves."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
@@ -227,19 +229,19 @@ CASES = [
     ("exact column", a_study(wire.AutoRelease(epsilon="2"), EXACT, features=BOX), "sort", "Sort the column"),
     ("public", a_study(wire.IdentityRelease(mechanism="identity"), EXACT), "search", "no noise"),
     ("private column", a_study(wire.AutoRelease(epsilon="2"), PRIVATE, features=BOX), "search", "you could also sort"),
-    ("grid", GROUPS, "groups_at_once", "as answers about two groups"),
+    ("grid", GROUPS, "groups_at_once", "let the vendor query every group"),
     (
         "centres",
         GROUPS.model_copy(
             update={"release": group_release(cells=wire.PrivateCells(kind="private", number=9, epsilon="0.1"))}
         ),
         "groups_at_once",
-        "as answers about two groups",
+        "let the vendor query every group",
     ),
     ("more queries than records", by_people(queries=60), "measure_all", "60 measurements"),
     ("as many", by_people(queries=40), "measure_all", "40 records"),
     ("whole ranges", a_study(wire.AutoRelease(epsilon="1"), features=WIDE, measurement=BY_HAND), "not_useful", "rand"),
-    ("whole records", a_study(WHOLE, features=WIDE, measurement=BY_HAND), "not_useful", "Theorem T"),
+    ("whole records", a_study(WHOLE, features=WIDE, measurement=BY_HAND), "not_useful", "random records."),
     ("little rho", by_people(release=wire.AutoRelease(epsilon="0.12")), "search", "look at the forecast"),
     ("embeddings", a_study(wire.AutoRelease(epsilon="1", delta=1e-6), d=64, measurement=BY_HAND), "search", "unknown"),
     ("six features", a_study(wire.AutoRelease(epsilon="4"), features=SIX, measurement=BY_HAND), "search", "apart"),
@@ -253,6 +255,37 @@ def test_the_tool_of_twelve_written_cases(spec, name, says):
     tool = search_noise.tool(spec, rho_of_draft(spec), (), n, is_public=is_public)
     assert (tool.name, says in tool.why) == (name, True), tool
     assert bool(tool.hints) == (name == "search" and len(spec.features) >= 4)
+    assert all("one feature" not in hint for hint in tool.hints)
+
+
+WHOLE_PRIVATE = a_study(WHOLE, PRIVATE, features=WIDE, measurement=BY_HAND)
+
+
+@pytest.mark.parametrize(
+    ("whole", "n", "delta", "says"),
+    [
+        (None, 500, None, None),  # exact answers: 50 random records, measured, reach a probability of 0.1
+        ("3", 500, None, "a single good one of 500 records with a probability above 0.041."),
+        ("32", 500, None, None),  # the bound is above 1
+        ("6.21", 500, None, None),  # 0.995, which is shown rounded up
+        ("3", 500, 0.3, "above 0.35."),
+    ],
+)
+def test_theorem_t_is_said_only_of_a_bound_below_1_that_counts_the_answers(whole, n, delta, says):
+    answers, epsilon = (EXACT, None) if whole is None else (PRIVATE, Decimal(whole))
+    release = WHOLE.model_copy(update={"delta": delta})
+    spec = WHOLE_PRIVATE.model_copy(update={"answers": answers, "release": release})
+    tool = search_noise.tool(spec, 0.5, (), n, is_public=False, whole=epsilon)
+    assert (tool.name, "Theorem T" in tool.why) == (("search", False) if says is None else ("not_useful", True))
+    assert (says or "") in tool.why
+
+
+def test_a_column_with_private_answers_could_be_sorted_also_where_a_search_is_not_useful():
+    spec = WHOLE_PRIVATE.model_copy(update={"measurement": COLUMN})
+    hides = [wire.Caution(code="answers_hide_search", field="answers.epsilon", message="-")]
+    for value, cautions, whole in ((0.01, (), None), (0.5, hides, None), (0.5, (), Decimal(1))):
+        tool = search_noise.tool(spec, value, cautions, 1000, is_public=False, whole=whole)
+        assert (tool.name, "you could also sort" in tool.why) == ("not_useful", True)
 
 
 def test_a_forecast_like_chance_makes_a_search_useless():
@@ -283,6 +316,5 @@ def test_theorem_t_by_a_linear_program(epsilon):
     best = -linprog(objective, private, np.zeros(len(private)), total, np.ones(len(tables))).fun
     assert best == pytest.approx(np.exp(epsilon) / n, rel=1e-6)
     assert best > 1 / n + 0.03  # the control: more than a guess
-    whole = a_study(wire.AutoRelease(epsilon=str(epsilon), sensitivity=2**0.5), features=WIDE, measurement=BY_HAND)
-    figures = search_noise.tool(whole, 0.01, (), n, is_public=False).figures
+    figures = search_noise.tool(WHOLE_PRIVATE, 0.01, (), n, is_public=False, whole=Decimal(str(epsilon))).figures
     assert figures == {"probability": pytest.approx(best, rel=1e-6)}

@@ -227,3 +227,16 @@ def test_answers_like_chance_are_released_after_a_confirmation_alone(curator):
     assert curator.call("owner", "POST", path, json=seen | {"confirm_chance": True})["state"] == "open"
     exact = curator.draft(spec_of(dataset, **PEOPLE, answers=wire.NONE, budget=wire.Budget(queries=10)))
     assert curator.call("owner", "POST", f"/v1/studies/{exact['id']}:release")["state"] == "open"
+
+
+def test_theorem_t_counts_the_answers_of_a_record_and_is_not_said_of_exact_ones(curator):
+    """The caps allow epsilon 3 of a record: 1 by the release, 2 by answers. By the release alone it would be e / n."""
+    dataset = curator.register(csv_of(table(seed=15)))
+    whole = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=2**0.5)
+    found = []
+    for cap, answers in (("3", {}), ("32", {}), (None, {"answers": wire.NONE})):
+        spec = spec_of(dataset, **PEOPLE | answers, release=whole, budget=wire.Budget(queries=10, epsilon_per_row=cap))
+        found.append(curator.call("owner", "POST", "/v1/studies:check", json=spec.model_dump(mode="json"))["tool"])
+    probabilities = [tool["figures"].get("probability") for tool in found]
+    assert probabilities == [pytest.approx(np.exp(3) / N), None, None]
+    assert ["Theorem T" in tool["why"] for tool in found] == [True, False, False]
