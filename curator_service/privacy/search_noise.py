@@ -184,7 +184,8 @@ def of_answers(spec: StudyCreate, price: Price, points: Sequence[ForecastPoint])
         messages.append(f"{carried(law, count)} Fewer than {FEW} find no better record than chance.")
     own = own_point(points, spec)
     # With private answers runs reach less than a forecast, whose vendor knows the kernel.
-    if own is not None and (own.better_than_chance is False or (law is not None and own.better not in ("yes", None))):
+    alike = [own, *(own.by_lengthscale if law is not None else ())] if own is not None else []
+    if any(point.better_than_chance is False for point in alike):
         messages.append("The forecast is no better than chance: records that are measured at random end as near.")
     if not messages:
         return []

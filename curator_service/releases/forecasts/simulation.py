@@ -130,15 +130,16 @@ class _Simulation:
     def _point(
         self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: list[Vector]
     ) -> ForecastPoint:
-        means = [
-            mean_regret(of_world / np.sqrt(world.kernel.variance))
-            for world, of_world in zip(self._worlds, regrets, strict=True)
-        ]
+        sds = np.sqrt([world.kernel.variance for world in self._worlds])
+        means = [mean_regret(of_world / sd) for sd, of_world in zip(sds, regrets, strict=True)]
         better: list[bool | None] = [None] * len(means)
+        is_better_in_all: bool | None = None
         if regrets is not self._chance:
-            better = [mean_regret(r - chance).high < 0 for r, chance in zip(regrets, self._chance, strict=True)]
-        half = len(means) // 2
-        middle = means[half]
+            less = (np.array(regrets) - np.array(self._chance)) / sds[:, None]
+            better = [mean_regret(of_world).high < 0 for of_world in less]
+            # Together they tell apart what the functions of one length-scale, which are few, do not.
+            is_better_in_all = mean_regret(less.mean(axis=0)).high < 0
+        middle = means[len(means) // 2]
         return ForecastPoint(
             mechanism=name,
             runs_as=runs_as,
@@ -148,7 +149,7 @@ class _Simulation:
             regret=middle.value,
             low=middle.low,
             high=middle.high,
-            better_than_chance=better[half],
+            better_than_chance=is_better_in_all,
             by_lengthscale=[
                 LengthscaleRegret(
                     lengthscale=world.lengthscale,

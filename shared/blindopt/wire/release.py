@@ -453,8 +453,8 @@ class ForecastPoint(Reply):
     high: float = Field(description="Upper end of the mean's 95 % interval.")
     better_than_chance: bool | None = Field(
         None,
-        description="Whether it is better than random records on the same functions, at the middle length-scale, by "
-        "the 95 % interval of the mean difference; null for random records, and in earlier forecasts.",
+        description="Whether it is better than random records on the same functions of all length-scales, by the 95 % "
+        "interval of the mean difference; null for random records, and in earlier forecasts.",
     )
     by_lengthscale: list[LengthscaleRegret] = Field(
         [],

@@ -207,16 +207,17 @@ def test_a_forecast_that_is_no_better_than_chance_hides_the_search_with_exact_an
     assert search_noise.of_answers(spec, accounting.price(spec), ()) == []
 
 
-def test_private_answers_have_to_be_better_than_chance_for_rough_outcomes_too():
-    """Exact ones for outcomes in the middle."""
+def test_private_answers_have_to_be_better_than_chance_for_outcomes_of_each_kind():
+    """Exact ones over all three together, even if no kind alone has enough functions to show it."""
     (_, point), cautions = points_of(("2", "8", 0.1, True)), []
-    rough = point.by_lengthscale[0].model_copy(update={"better_than_chance": False})
-    partly = {"by_lengthscale": [rough, *point.by_lengthscale, *point.by_lengthscale]}
-    for changed in ({}, partly, partly | {"answers_epsilon": None}):
-        answers = EXACT if "answers_epsilon" in changed else wire.AutoAnswers(epsilon="8", value_bound=8.5)
-        spec = by_people(answers)
-        cautions.append(len(search_noise.of_answers(spec, accounting.price(spec), [point.model_copy(update=changed)])))
-    assert cautions == [0, 1, 0]
+    middle = point.by_lengthscale[0]
+    rough = middle.model_copy(update={"better_than_chance": False})
+    for parts in ([], [rough, middle, middle], [rough] * 3):
+        changed = point.model_copy(update={"by_lengthscale": parts})
+        for answers, epsilon in ((wire.AutoAnswers(epsilon="8", value_bound=8.5), "8"), (EXACT, None)):
+            spec, points = by_people(answers), [changed.model_copy(update={"answers_epsilon": epsilon})]
+            cautions.append(len(search_noise.of_answers(spec, accounting.price(spec), points)))
+    assert cautions == [0, 0, 1, 0, 1, 0]
 
 
 PRIVATE = wire.AutoAnswers(epsilon="4", value_bound=1.0)

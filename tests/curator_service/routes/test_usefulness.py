@@ -233,10 +233,10 @@ def test_theorem_t_counts_the_answers_of_a_record_and_is_not_said_of_exact_ones(
     """The caps allow epsilon 3 of a record: 1 by the release, 2 by answers. By the release alone it would be e / n."""
     dataset = curator.register(csv_of(table(seed=15)))
     whole = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=2**0.5)
-    found = []
+    tools = []
     for cap, answers in (("3", {}), ("32", {}), (None, {"answers": wire.NONE})):
         spec = spec_of(dataset, **PEOPLE | answers, release=whole, budget=wire.Budget(queries=10, epsilon_per_row=cap))
-        found.append(curator.call("owner", "POST", "/v1/studies:check", json=spec.model_dump(mode="json"))["tool"])
-    probabilities = [tool["figures"].get("probability") for tool in found]
+        tools.append(curator.call("owner", "POST", "/v1/studies:check", json=spec.model_dump(mode="json"))["tool"])
+    probabilities = [tool["figures"].get("probability") for tool in tools]
     assert probabilities == [pytest.approx(np.exp(3) / N), None, None]
-    assert ["Theorem T" in tool["why"] for tool in found] == [True, False, False]
+    assert ["Theorem T" in tool["why"] for tool in tools] == [True, False, False]

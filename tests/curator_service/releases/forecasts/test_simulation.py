@@ -12,6 +12,7 @@ from blindopt.gp.kernels import SquaredExponential
 from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire import NoiseLaw
+from curator_service.releases.forecasts import simulation
 from curator_service.releases.forecasts.simulation import (
     chance_regret,
     draw_functions,
@@ -150,6 +151,25 @@ def test_private_answers_cost_too_and_both_baselines_are_exact(study_of, rows_of
     assert exact.regret == pytest.approx(identity.regret, abs=1e-9)
     assert noisy.regret == pytest.approx(own.regret, abs=1e-9)
     assert almost.regret < 0.2 < noisy.regret
+
+
+@pytest.mark.parametrize(("rough", "is_better"), [(-0.37, True), (0.1, False)])
+def test_the_functions_of_all_length_scales_count_together(study_of, rows_of, monkeypatch, rough, is_better):
+    """12 functions of the middle length-scale do not show a gain of 0.11 standard deviations, which is there."""
+    means, calls, functions = (rough, -0.11, -0.06), [], 12
+
+    def regret(*_):
+        (number, world), _ = divmod(len(calls), 3), calls.append(None)
+        return 1 + means[world] + (0.2 if number % 2 else -0.2)
+
+    monkeypatch.setattr(simulation, "gp_ucb_regret", regret)
+    monkeypatch.setattr(simulation, "chance_regret", lambda *_: 1.0)
+    study = study_of(release=wire.AutoRelease(epsilon="1")).model_copy(update={"kernel": None})
+    forecast = wire.ForecastCreate(answers=[], functions=functions)
+    *_, own = simulate(study, forecast, rows_of(20), seed=1, on_progress=lambda share: None)
+    assert len(calls) == 2 * functions * 3
+    assert [part.better_than_chance for part in own.by_lengthscale] == [is_better, False, False]
+    assert own.better_than_chance is is_better
 
 
 def test_levels_of_answers_need_private_answers(study_of, rows_of):
