@@ -44,7 +44,7 @@ class Settings(ServiceSettings):
         ge=1 << 20,
         lt=2**53,
         description="Most bytes that a grant without a quota of its own may add to the logs, with stored replies, in a "
-        "day (UTC).",
+        "day (UTC). A measurement by a person or a system counts as 1,024 bytes.",
     )
     tunings_waiting_max: int = Field(8, ge=0, description="Most tunings that wait while one runs.")
     tuning_seconds_max: int = Field(86_400, ge=1, le=1_000_000, description="A tuning that runs longer fails.")

@@ -308,11 +308,18 @@ class Budgets:
             self._add(db, actor, study_id, spec, "release", [charge], {"rows": "all"})
 
     def charge_answers(
-        self, db: Connection, grant: Principal, released: ReleasedStudy, rows: Sequence[tuple[int, int]], query_id: str
+        self,
+        db: Connection,
+        grant: Principal,
+        released: ReleasedStudy,
+        rows: Sequence[tuple[int, int]],
+        query_id: str,
+        reserved: int,
     ) -> str | BudgetExhausted:
         """Charge a query of ``rows`` (row, plays); when it was, or the refusal for its grant, which is recorded.
 
-        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded. Raises RecordChanged.
+        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded. ``reserved`` bytes of
+        the grant's log quota are counted for the answer. Raises RecordChanged.
         """
         spec, file = released.spec, self.of_file(db, released.spec.dataset_id)
         try:
@@ -326,7 +333,7 @@ class Budgets:
             return refusal_for_grant(db, released.study_id, grant.id, spec, rows)
         details = {"query_id": query_id, "rows": [list(row) for row in rows]}
         charged = self._add(db, grant.actor, released.study_id, spec, "answers", charges, details)
-        self._context.audit_trail.quotas.add(db, grant.id, charged.size)
+        self._context.audit_trail.quotas.add(db, grant.id, charged.size + reserved)
         return charged.at
 
     def charge_correction(

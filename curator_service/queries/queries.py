@@ -49,8 +49,11 @@ from service_kit.web.wakeups import INBOX, Wakeups
 
 AT_ONCE = 64
 """The most measurements of a query whose noise is drawn within its transaction; more are drawn in a thread."""
-_SIZE_MAX = 1_024
-"""The bytes of the logs for which an answer, a charge or an exchange needs room: none is charged and then refused."""
+RECORDS_BYTES = 4 << 10
+"""The most bytes of the records of an exchange or a charge, and of a reply without its answers."""
+MEASUREMENT_BYTES = 1 << 10
+"""The most bytes of an answer in a reply, or of a measurement with its entry and its answer if people or a system
+measure."""
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
 
@@ -61,6 +64,8 @@ class QueryCharge:
 
     id: str
     rows: set[int]
+    reserved: int
+    """The bytes of its grant's log quota that were counted for its answer."""
 
 
 class Queries:
@@ -174,19 +179,20 @@ class Queries:
             return stored
         self._context.audit_trail.check_sound()
         self._context.authentication.check_live(db, caller.principal)
-        room = _SIZE_MAX * (2 + sum(item.plays for item in query.rows))
-        self._context.audit_trail.quotas.check_room(db, caller.principal.id, room)
         self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
         _check_open(store.state_of(db, study_id))
+        reserved = RECORDS_BYTES + MEASUREMENT_BYTES * sum(item.plays for item in query.rows)
         (key, digest), requested = self._context.idempotency.key_of(caller), [item.row for item in query.rows]
         if (earlier := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(earlier.request_sha256, digest)
             self._context.audit_trail.check_unanswered(db, caller.principal, key, earlier.id)
-            return QueryCharge(earlier.id, ledger_lines.charged_rows(db, study_id, earlier.id, requested))
+            rows_charged = ledger_lines.charged_rows(db, study_id, earlier.id, requested)
+            return QueryCharge(earlier.id, rows_charged, reserved)
+        self._context.audit_trail.quotas.check_room(db, caller.principal.id, RECORDS_BYTES + reserved)
         withheld = withheld_rows(db, self._vault, released, requested)
         query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]
-        charged = self._budgets.charge_answers(db, caller.principal, released, rows, query_id)
+        charged = self._budgets.charge_answers(db, caller.principal, released, rows, query_id, reserved)
         if isinstance(charged, BudgetExhausted):
             return charged
         store.begin_query(
@@ -199,7 +205,7 @@ class Queries:
             request=query.__pydantic_serializer__.to_json(query).decode(),
             created_at=charged,
         )
-        return QueryCharge(query_id, {row for row, _ in rows})
+        return QueryCharge(query_id, {row for row, _ in rows}, reserved)
 
     def _answer_at_once(
         self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
@@ -249,7 +255,8 @@ class Queries:
         measurements = sum(item.plays for item in query.rows)
         notices.pending(db, self._context.outbox, study_id, query_id, measurements)
         reply = wire.QueryPending(id=query_id, study_id=study_id, state="pending", created_at=now, due_at=due_at)
-        return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": query_id}, 202))
+        effect = Effect(reply, "exchange", {"query_id": query_id}, 202, reserved=RECORDS_BYTES)
+        return self._context.idempotency.settle(db, caller, effect)
 
     def _sample(self, released: Released, query: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
         """Answers, and of groups the records that their sums are without."""
@@ -289,7 +296,8 @@ class Queries:
             declined=[row for row in answered if row in declined],
             salt=reply_salt(answer.y for answer in sent),
         )
-        return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": reply.id}))
+        effect = Effect(reply, "exchange", {"query_id": reply.id}, reserved=charged.reserved)
+        return self._context.idempotency.settle(db, caller, effect)
 
     async def query(
         self, principal: Principal, study_id: str, query_id: str, *, wait_s: float = 0.0, version: int = 1

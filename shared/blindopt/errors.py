@@ -87,13 +87,21 @@ class LogQuotaReached(BlindoptError):
     """Wait as long as Retry-After says, or ask the owner for a higher quota. Then repeat the request with the same key.
 
     Every request of a grant adds bytes to the curator's logs. Beyond the quota of a day, a request changes nothing.
+    Send a query that alone needs more than the quota in several.
     """
 
-    def __init__(self, quota: int, seconds: int) -> None:
-        super().__init__(
-            f"this grant has added its {quota:,} bytes of this day to the curator's logs: the curator takes its "
-            "requests again from 0:00 UTC on, or once the owner raises the quota"
-        )
+    def __init__(self, quota: int, seconds: int, amount: int, size: int) -> None:
+        if size > quota:
+            detail = (
+                f"this request needs room for {size:,} bytes, and this grant may add {quota:,} a day to the curator's "
+                "logs: send a query of fewer measurements, or ask the owner to raise the quota"
+            )
+        else:
+            detail = (
+                f"this grant has added {amount:,} of the {quota:,} bytes that it may add to the curator's logs today: "
+                "the curator takes this request from 0:00 UTC on, or once the owner raises the quota"
+            )
+        super().__init__(detail)
         self.headers = {"Retry-After": str(seconds)}
 
 

@@ -1,16 +1,18 @@
 """A grant adds at most its quota to the curator's logs in a day, and what is refused then writes nothing."""
 
+import asyncio
 import sqlite3
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 
 from blindopt import wire
 from blindopt.client import Owner, Vendor
 from blindopt.errors import Invalid
-from tests.builders import a_run, a_study, laplace
+from tests.builders import BY_HAND, a_run, a_study, laplace
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import modeler_at_work, start
 
@@ -186,8 +188,103 @@ def test_refusals_of_a_revoked_token_take_nothing_from_the_live_one_and_are_boun
 
 def log_bytes(curator, where):
     """What the count of the study's only grant says."""
-    ((grant),) = curator.call("owner", "GET", f"{where}/grants")["grants"]
-    return grant["log_bytes_today"]
+    return grant_of(curator, where)["log_bytes_today"]
+
+
+def grant_of(curator, where):
+    """The study's only grant."""
+    (grant,) = curator.call("owner", "GET", f"{where}/grants")["grants"]
+    return grant
+
+
+@pytest.mark.parametrize("room", [0, 3_400, 6_000, 9_500, 15_000, 20_000, 40_000])
+def test_of_queries_at_the_same_time_each_that_is_charged_is_answered(room, tmp_path):
+    """Four paced queries, which are charged before they are answered, where the day has little room."""
+    curator = InProcessCurator(tmp_path, log_bytes_per_grant_day=QUOTA)
+    lines = "\n".join(f"{i / 100},{i % 7}" for i in range(100))
+    paced = {"answers": laplace("0.001"), "reply_after_ms": 1}
+    study = curator.open(f"x0,y\n{lines}\n".encode(), lambda dataset: a_study(dataset_id=dataset, **paced))
+    where = f"/v1/studies/{study}"
+    grant = grant_of(curator, where)
+    curator.context.database.write(lambda db: curator.context.audit_trail.quotas.add(db, grant["id"], QUOTA - room))
+
+    async def queries():
+        transport = httpx.ASGITransport(curator.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+
+            async def query(row):
+                headers = {"Authorization": f"Bearer {curator.tokens['modeler']}", "Idempotency-Key": f"key-{row}"}
+                body = {"rows": [{"row": row}]}
+                return (await client.post(f"{where}/queries", headers=headers, json=body)).status_code
+
+            return await asyncio.gather(*map(query, range(4)))
+
+    statuses = asyncio.run(queries())
+    with curator.context.database.read() as db:
+        charged = db.exec_driver_sql("SELECT count(*) FROM queries").scalar()
+    assert charged == statuses.count(201)
+    assert set(statuses) <= {201, 429}
+    assert charged == 4 or room < 36_000
+    assert charged == 0 or room > 9_000
+    assert log_bytes(curator, where) <= QUOTA
+    curator.close()
+
+
+def size_of(curator):
+    """The bytes of the pages that the curator's database uses."""
+    with curator.context.database.read() as db:
+        pages, free, size = (
+            db.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("page_count", "freelist_count", "page_size")
+        )
+    return (pages - free) * size
+
+
+@pytest.mark.parametrize("source", ["inbox", "webhook"])
+def test_a_query_that_people_or_a_system_measure_counts_no_less_than_it_stores_until_it_is_answered(source, tmp_path):
+    curator = InProcessCurator(tmp_path, measurer_url="http://127.0.0.1:1", measurer_secret_file=secret_in(tmp_path))
+    lines = "\n".join(f"{i / 100}" for i in range(100))
+    measurement = BY_HAND if source == "inbox" else wire.WebhookMeasurement(direction="maximize")
+    fields = {"measurement": measurement, "answers": laplace("0.001")}
+    study = curator.open(f"x0\n{lines}\n".encode(), lambda dataset: a_study(dataset_id=dataset, **fields))
+    where = f"/v1/studies/{study}"
+    stored, counted = size_of(curator), log_bytes(curator, where)
+    for _ in range(2):
+        query = curator.ask(study, list(range(100)), plays=10)
+        assert size_of(curator) - stored <= log_bytes(curator, where) - counted
+        items = curator.items(query)
+        assert len(items) == 1_000
+        if source == "inbox":
+            for start in range(0, 1_000, 100):
+                batch = items[start : start + 100]
+                assert curator.enter("answer", query, batch, *(1.5 + i / 7 for i in range(100))).is_success
+    assert size_of(curator) - stored <= log_bytes(curator, where) - counted
+    curator.close()
+
+
+def secret_in(folder):
+    """A file with the key of requests to the owner's system."""
+    path = folder / "measurer.key"
+    path.write_text("k" * 32, encoding="utf-8")
+    return path
+
+
+def test_a_query_that_needs_more_than_the_quota_is_told_so(tmp_path):
+    curator = InProcessCurator(tmp_path, log_bytes_per_grant_day=QUOTA)
+    lines = "\n".join(f"{i / 100},{i % 7}" for i in range(100))
+    study = curator.open(f"x0,y\n{lines}\n".encode(), lambda dataset: a_study(dataset_id=dataset))
+    where = f"/v1/studies/{study}"
+    curator.send("modeler", "GET", where)
+    added = log_bytes(curator, where)
+    rows = [{"row": row, "plays": 20} for row in range(100)]
+    detail = curator.send("modeler", "POST", f"{where}/queries", json={"rows": rows}).json()["detail"]
+    assert "needs room for 2,056,192 bytes" in detail
+    assert "1,048,576 a day" in detail
+    assert "fewer measurements" in detail
+    grant = grant_of(curator, where)["id"]
+    curator.context.database.write(lambda db: curator.context.audit_trail.quotas.add(db, grant, QUOTA - 4_000 - added))
+    detail = curator.send("modeler", "POST", f"{where}/queries", json={"rows": rows[:1]}).json()["detail"]
+    assert "of the 1,048,576 bytes that it may add" in detail
+    curator.close()
 
 
 def test_databases_of_the_version_without_quotas_open_and_count_from_then_on(tmp_path):

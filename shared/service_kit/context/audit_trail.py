@@ -126,7 +126,7 @@ class AuditTrail:
         details: dict[str, Any] | None = None,
         stored_bytes: int = 0,
     ) -> Recorded:
-        """Log a request and its reply, of which ``stored_bytes`` are stored.
+        """Log a request and its reply, of which ``stored_bytes`` are stored, less what was reserved for it.
 
         Raises AuditUnavailable where the log does not verify, LogQuotaReached.
         """

@@ -82,7 +82,8 @@ class Idempotency:
         body = effect.reply.__pydantic_serializer__.to_json(effect.reply)  # as model_dump_json, without its options
         stored = StoredReply(effect.status, self._seal.close(body) if secret else body)
         principal, sha, digest = request.principal.id, sha256(body), self._stored_digest(request, digest)
-        of_effect: dict[str, Any] = {"kind": effect.kind, "details": effect.details, "stored_bytes": len(stored.body)}
+        of_effect: dict[str, Any] = {"kind": effect.kind, "details": effect.details}
+        of_effect["stored_bytes"] = len(stored.body) - effect.reserved
         recorded = self._audit_trail.record(db, request, effect.status, sha, **of_effect)
         at, log_seq = recorded.at, recorded.seq
         stored_replies.add(db, principal, key, digest, stored, sealed=secret, at=at, log_seq=log_seq)

@@ -28,15 +28,15 @@ class LogQuotas:
         self.refused = 0
         """How many requests were refused since the start."""
         self._clock = clock
-        self._reached: dict[str, tuple[str, int]] = {}
+        self._reached: dict[str, tuple[str, int, int]] = {}
 
     def check(self, grant_id: str) -> None:
         """Raise LogQuotaReached for a grant that ``add`` has refused today; reads no database."""
         if (reached := self._reached.get(grant_id)) is None:
             return
-        day, quota = reached
+        day, quota, amount = reached
         if day == str((now := self._clock()).date()):
-            raise self._refusal(quota, now)
+            raise self._refusal(quota, now, amount)
         self._reached.pop(grant_id, None)
 
     def check_room(self, db: Connection, grant_id: str, size: int) -> None:
@@ -45,14 +45,20 @@ class LogQuotas:
         row = day_counts.find(db, grant_id, now)
         quota = self.per_day if row.most is None else row.most
         if quota is not None and row.amount + size > quota:
-            raise self._refusal(quota, now)
+            raise self._refusal(quota, now, row.amount, size)
 
     def add(self, db: Connection, grant_id: str, size: int) -> None:
-        """Count bytes that the transaction adds. Raises LogQuotaReached, and then ``check`` does for the day."""
+        """Count bytes that the transaction adds. Raises LogQuotaReached, and then ``check`` does for the day.
+
+        A negative size gives back what was reserved for more than was needed.
+        """
         now = self._clock()
         if (quota := day_counts.add(db, grant_id, now, size, self.per_day)) is not None:
-            self._reached[grant_id] = str(now.date()), quota
-            raise self._refusal(quota, now)
+            amount = day_counts.find(db, grant_id, now).amount
+            self._reached[grant_id] = str(now.date()), quota, amount
+            raise self._refusal(quota, now, amount, size)
+        if size < 0:
+            self._reached.pop(grant_id, None)
 
     def limit(self, db: Connection, grant_id: str, quota: int | None) -> None:
         """Give a grant a quota of its own; None: that of all."""
@@ -65,7 +71,7 @@ class LogQuotas:
         quotas = ((row.amount, self.per_day if row.most is None else row.most) for row in rows)
         return max((10 * amount // quota / 10 for amount, quota in quotas if quota), default=0.0)
 
-    def _refusal(self, quota: int, now: datetime) -> LogQuotaReached:
+    def _refusal(self, quota: int, now: datetime, amount: int, size: int = 0) -> LogQuotaReached:
         self.refused += 1
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-        return LogQuotaReached(quota, int((midnight - now).total_seconds()) + 1)
+        return LogQuotaReached(quota, int((midnight - now).total_seconds()) + 1, amount, size)

@@ -28,3 +28,5 @@ class Effect:
     kind: str
     details: dict[str, Any]
     status: int = 201
+    reserved: int = 0
+    """The bytes of a grant's log quota that were counted for it before."""

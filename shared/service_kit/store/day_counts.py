@@ -34,12 +34,15 @@ def find(db: Connection, name: str, now: datetime) -> Any:
 
 
 def add(db: Connection, name: str, now: datetime, amount: int, most: int | None = None) -> int | None:
-    """Add an amount to that of the day, or return the most of a day, which would be exceeded: ``most`` unless set."""
+    """Add an amount to that of the day, or return the most of a day, which would be exceeded: ``most`` unless set.
+
+    A negative amount gives back what was added before, perhaps on another day, and is always taken.
+    """
     is_new = (row := _FIND.row(db, of=name)) is None
     day = str(now.date())
     _, last, of_day, total, limit = row or (name, day, 0, 0, None)
-    of_day, total = (of_day if last == day else 0) + amount, total + amount
-    if (limited := most if limit is None else limit) is not None and of_day > limited:
+    of_day, total = max(0, (of_day if last == day else 0) + amount), total + amount
+    if amount > 0 and (limited := most if limit is None else limit) is not None and of_day > limited:
         return int(limited)
     if is_new:
         _ADD.run(db, name=name, day=day, amount=of_day, total=total, most=limit)

@@ -715,7 +715,7 @@ class ForgetsBody(Queries):
     def begin(self, db, caller, identity, released, request):
         begun = store.begun(db, caller.principal.id, caller.key)
         if begun is not None and self._context.idempotency.stored(db, caller) is None:
-            return QueryCharge(begun.id, {item.row for item in request.rows})
+            return QueryCharge(begun.id, {item.row for item in request.rows}, 0)
         return super().begin(db, caller, identity, released, request)
 
 

@@ -466,7 +466,7 @@ def _break_curator(gun: Gun) -> None:
             if gun.broken("drawn first") and earlier is None:  # charged only when there is an answer to charge for
                 query_id = new_id("qry")
                 pending[query_id] = (begin, caller, identity, released, request)
-                return QueryCharge(query_id, {item.row for item in request.rows})
+                return QueryCharge(query_id, {item.row for item in request.rows}, 0)
             result = begin(self, db, caller, identity, released, request)
             if gun.broken("charged twice") and earlier is not None and isinstance(result, QueryCharge):
                 rows = [(item.row, item.plays) for item in request.rows]
