@@ -78,7 +78,7 @@ async def next_step(page: Page, form: Form) -> Response:
     if step == "release" and go == "paste":
         private_bounds.fill_in(form, dataset, None, "exceptions")
         return await _show(page, _fresh(form) if form.ok else form.again(), step, dataset)
-    if step == "features" and go in ("paste", "all", "none", "private", "clips"):
+    if step == "features" and go in ("paste", "all", "none", "private", "names", "clips"):
         return await _help_with_features(page, form, dataset, go)
     if target and NAMES.index(target) <= NAMES.index(step):
         return await _show(page, _fresh(form), target, dataset)
@@ -171,12 +171,15 @@ async def _help_with_features(page: Page, form: Form, dataset: wire.DatasetView,
     elif go == "clips":
         clips = await _clips(page, form, dataset)
     else:
-        ranges = await private_bounds.latest(page.api, dataset.id) if go == "private" else {}
+        names = [c.name for i, c in enumerate(dataset.columns) if not form.get(f"features.{i}.lower")]
+        ranges: private_bounds.PrivateRanges = private_bounds.suggested(names) if go == "names" else {}
+        if go == "private":
+            ranges = await private_bounds.latest(page.api, dataset.id)
         for i, column in enumerate(dataset.columns):
             if column.name in ranges:
                 lower, upper = ranges[column.name]
                 form.fill({"features": {i: {"lower": lower, "upper": upper}}})
-            if go == "all":
+            if go == "all" or (go == "names" and column.name in ranges):
                 form.values[f"features.{i}.column"] = [column.name]
             elif go == "none":
                 form.values.pop(f"features.{i}.column", None)

@@ -1,6 +1,7 @@
 """Bounds for the form of a study: private ones and their page, those of categories, and pasted ones."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from math import isfinite
@@ -18,6 +19,10 @@ from service_kit.console.forms import Body, filled_in, sent
 pages = Pages()
 PrivateRanges = Mapping[str, tuple[str, str]]
 """Lower and upper bound of each column, as a form shows them."""
+PUBLIC_ENDS = {"age": ("0", "120"), "percent": ("0", "100"), "percentage": ("0", "100"), "hour": ("0", "24")}
+"""Public ranges by the word in a column's name."""
+_SAYING = {*PUBLIC_ENDS, "years", "year", "yrs", "of", "at", "in", "the", "day", "patient"}
+"""With another word, such as months, a name is not understood."""
 CATEGORY_CHANGE = 1.42
 """The hidden change of a yes/no column that hides which category a record has: another moves two of them by 1 each."""
 
@@ -93,6 +98,21 @@ def encoded(dataset: wire.DatasetView) -> dict[str, tuple[str, str, str]]:
             if min(ends) < max(ends):
                 made[choice.column] = (filled_in(min(ends)), filled_in(max(ends)), filled_in(max(ends) - min(ends)))
     return made
+
+
+def suggested(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Public ranges of columns whose names say what they hold: no record is read.
+
+    >>> suggested(["Age (years)", "hour_of_day", "age_months", "page"])
+    {'Age (years)': ('0', '120'), 'hour_of_day': ('0', '24')}
+    """
+    words = {name: set(re.findall("[a-z]+|%", name.lower())) for name in names}
+    return {
+        name: ends
+        for name, said in words.items()
+        for word, ends in PUBLIC_ENDS.items()
+        if word in said and said <= _SAYING
+    }
 
 
 def fill_in(form: Form, dataset: wire.DatasetView, file: bytes | None, area: str = "pasted") -> None:

@@ -221,6 +221,20 @@ def test_the_release_step_asks_what_nobody_must_find_out_before_any_symbol(relea
     assert release_step.form("/studies/new")["release.delta"] == ""
 
 
+def test_bounds_are_suggested_from_the_names_alone(owner, api):
+    """Two files with the same header and other records get the same bounds; what was typed stays."""
+    bounds = []
+    for name, records in (("first", "30,7,1,5\n40,8,2,6"), ("second", "170,99,3,7\n-4,98,4,8")):
+        dataset = registered_apart(api, name, f"patient_age,hour,page,percent\n{records}\n".encode()).id
+        owner.get(f"/studies/new?dataset={dataset}")
+        owner.submit("/studies/new", go="next", name=name)
+        owner.submit("/studies/new", go="names", **{"features.1.lower": "6", "features.1.upper": "18"})
+        form = owner.form("/studies/new")
+        bounds.append([(form[f"features.{i}.lower"], form[f"features.{i}.upper"]) for i in range(4)])
+        assert [i for i in range(4) if f"features.{i}.column" in form] == [0, 3]
+    assert bounds[0] == bounds[1] == [("0", "120"), ("6", "18"), ("", ""), ("0", "100")]
+
+
 def test_more_than_12_features_have_one_rule_and_a_fold_of_exceptions(owner, api):
     names = [f"c{i}" for i in range(13)]
     lines = [",".join([*names, "y"]), *(",".join(str((3 * i + 5 * j) % 17) for j in range(14)) for i in range(30))]
