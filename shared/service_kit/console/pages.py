@@ -3,21 +3,19 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from service_kit.console import exports
-from service_kit.console.api import Api, Relay, Reply, problem_of
+from service_kit.console.api import Api, ApiProblem, Relay, Reply, problem_of
 from service_kit.console.charts import Chart
 from service_kit.console.forms import Form, fresh_key
-from service_kit.console.sessions import Session
+from service_kit.console.render import Renderer
+from service_kit.console.sessions import Flashes, Session
 from service_kit.identity.tokens import Principal, Role
-
-if TYPE_CHECKING:
-    from service_kit.console.site import Console
 
 ROOT = "/console"
 TABLES, COMPACT = "tables", "compact"
@@ -68,10 +66,20 @@ class Pages:
         return declare
 
 
+class Site(Protocol):
+    """What a page needs of its console, whose module imports this one."""
+
+    entries: list[Entry]
+    flashes: Flashes
+    renderer: Renderer
+
+    async def is_live(self, session: Session) -> bool: ...
+
+
 class Page:
     """A request for a page by a user who may see it."""
 
-    def __init__(self, request: Request, site: "Console", session: Session) -> None:
+    def __init__(self, request: Request, site: Site, session: Session) -> None:
         self.request = request
         self.site = site
         self.session = session
@@ -154,13 +162,26 @@ class Page:
     def show(self, template: str, *, title: str, status: int = 200, trail: Trail = (), **context: Any) -> Response:
         """A whole page, or with ``?chart=KEY&as=csv`` (or json) the numbers of one of its charts.
 
-        ``trail`` are the names and paths below /console of the pages above it.
+        ``trail`` are the names and paths below /console of the pages above it. The messages to show wait for a person,
+        and not for a script that follows a page.
         """
         if (key := self.query.get("chart")) is not None:
             for chart in _charts(context.values()):
                 if chart.key == key:
                     return exports.numbers(chart, self.query.get("as", "csv"))
-        return self.site.page(self, template, status=status, title=title, trail=trail, **context)
+        follows = self.request.headers.get("x-fragment")
+        context["flashes"] = () if follows else self.site.flashes.take(self.request, self.session)
+        response = self.site.renderer.page(self, template, status, title=title, trail=trail, **context)
+        if context["flashes"]:
+            self.site.flashes.clear(response)
+        return response
+
+    def show_problem(self, refused: ApiProblem) -> Response:
+        """A page that shows a refusal of the API."""
+        problem = refused.problem
+        headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
+        fields = {"title": problem.title, "detail": refused.in_words, "request_id": problem.request_id}
+        return self.site.renderer.error(self, problem.status, headers, **fields, problem=refused)
 
     def fragment(self, template: str, **context: Any) -> Response:
         """A part of a page, which replaces a live part."""
@@ -184,7 +205,7 @@ class Page:
         scope = self.api.scope_of("GET", path, query, passed_on)
 
         def refusal_page(reply: Reply) -> Response:
-            return self.site.show_problem(self, problem_of(reply, path, self.request.state.request_id))
+            return self.show_problem(problem_of(reply, path, self.request.state.request_id))
 
         return Relay(self.request.app, scope, refusal_page, lambda: self.site.is_live(self.session))
 

@@ -17,7 +17,7 @@ from starlette.types import Scope
 from blindopt.errors import BlindoptError, Forbidden, Invalid, NotFound, RateLimited, Unauthenticated
 from service_kit.console.api import ApiProblem
 from service_kit.console.forms import CSRF, Form, encodable, same
-from service_kit.console.pages import COMPACT, ROOT, TABLES, Entry, Page, Pages, Trail
+from service_kit.console.pages import COMPACT, ROOT, TABLES, Entry, Page, Pages
 from service_kit.console.render import renderer
 from service_kit.console.sessions import Flashes, Session, Sessions, delete_cookie, set_cookie
 from service_kit.context.context import ServiceContext
@@ -145,7 +145,7 @@ class Console:
                     return await entry.handler(page)
                 return await entry.handler(page, await self._form(request, session))
             except ApiProblem as problem:
-                return self.show_problem(page, problem)
+                return page.show_problem(problem)
 
         return handler
 
@@ -239,26 +239,6 @@ class Console:
         return self.renderer.page(
             None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
         )
-
-    # --- rendering ----------------------------------------------------------------------------------
-
-    def page(
-        self, page: Page, template: str, *, status: int, title: str, trail: Trail = (), **context: Any
-    ) -> Response:
-        """A whole page, with the messages to show. They wait for a person, and not for a script that follows a page."""
-        follows = page.request.headers.get("x-fragment")
-        messages = () if follows else self.flashes.take(page.request, page.session)
-        response = self.renderer.page(page, template, status, title=title, trail=trail, flashes=messages, **context)
-        if messages:
-            self.flashes.clear(response)
-        return response
-
-    def show_problem(self, page: Page, refused: ApiProblem) -> Response:
-        """A page that shows a refusal of the API."""
-        problem = refused.problem
-        headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
-        fields = {"title": problem.title, "detail": refused.in_words, "request_id": problem.request_id}
-        return self.renderer.error(page, problem.status, headers, **fields, problem=refused)
 
 
 async def _sent(request: Request, **limits: int) -> FormData:
