@@ -21,7 +21,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.optimizer.algorithms.gp.rules import Ei
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
-from curator_service.privacy.search_noise import rho, rho_of
+from curator_service.privacy.search_noise import rho_of
+from curator_service.privacy.search_simulation import rho
 from curator_service.releases.attacks.scene import draw
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 

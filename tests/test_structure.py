@@ -177,11 +177,18 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
         assert outside == importers
         curator = [path for path in curator if path not in inside]
     # What tuning simulates is public and decides how much noise there is: it knows nothing that reads a score.
-    simulation = ROOT / "curator_service/tuning/methods/simulation.py"
-    assert any("np.random" in attribute for attribute in _attributes(simulation))
-    imported = set(_imports(simulation))
-    assert _in("blindopt", imported) != _in("curator_service", imported) == set()
-    curator.remove(simulation)
+    # A search through noise may be simulated on the owner's records: what leaves its module is one number.
+    simulations = [ROOT / "curator_service/tuning/methods/simulation.py"]
+    simulations += [ROOT / "curator_service/privacy/search_simulation.py"]
+    for simulation in simulations:
+        assert any("np.random" in attribute for attribute in _attributes(simulation))
+        imported = set(_imports(simulation))
+        assert _in("blindopt", imported) != _in("curator_service", imported) == set()
+        curator.remove(simulation)
+    assert _importers("curator_service.privacy.search_simulation") == {"curator_service.privacy.search_noise"}
+    module = ast.parse(simulations[1].read_text(encoding="utf-8"))
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    assert {ast.unparse(node.returns) for node in functions if not node.name.startswith("_")} == {"float"}
     for path in curator:
         for name in (*_imports(path), *_attributes(path)):
             assert not name.startswith(("numpy.random", "np.random", "scipy.stats")), (path, name)

@@ -2,15 +2,11 @@
 
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context, Decimal
-from functools import lru_cache
-from math import exp, hypot, sqrt
-
-import numpy as np
+from math import exp, hypot
 
 from blindopt.answer_worth import FEW, carried, law_of
 from blindopt.arrays import Matrix
-from blindopt.gp.input_noise import correlations, declared_noise
-from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.input_noise import declared_noise
 from blindopt.wire import (
     Caution,
     ColumnMeasurement,
@@ -25,6 +21,7 @@ from blindopt.wire import (
     Tool,
     amount,
 )
+from curator_service.privacy.search_simulation import rho, rho_of_box
 
 CHANCE = 0.1
 """Below this rho few searches were ahead of random records (docs/privacy.md, "How much noise a search bears")."""
@@ -32,9 +29,6 @@ CLEAR = 0.35
 """Above this rho it was ahead in all of them."""
 FEATURES_MAX = 20
 """Uniform rows say nothing of more features than this: those are mostly embeddings, which fill no box."""
-_QUERIED, _OTHERS, _REPETITIONS = 50, 300, 8
-_LENGTHSCALE = 0.739
-"""Of the rms distance of two rows, over which a squared exponential then correlates by 0.4."""
 
 
 def rho_of(features: list[Feature], law: NoiseLaw, columns: int) -> float | None:
@@ -42,59 +36,7 @@ def rho_of(features: list[Feature], law: NoiseLaw, columns: int) -> float | None
     if declared_noise(law) is None or len(features) > FEATURES_MAX:
         return None
     widths = tuple((feature.upper - feature.lower) / feature.unit for feature in features)
-    return _rho_of_box(widths, law.family, law.sd or 0.0, columns)
-
-
-@lru_cache(maxsize=256)
-def _rho_of_box(widths: tuple[float, ...], family: str, sd: float, columns: int) -> float:
-    rng = np.random.default_rng(0)
-    rows = rng.random((_QUERIED + _OTHERS, len(widths))) * np.array(widths)
-    return rho(rows, NoiseLaw.model_validate({"family": family, "sd": sd}), columns)
-
-
-def rho(rows: Matrix, law: NoiseLaw, columns: int) -> float:
-    """How well a search predicts after 50 exact outcomes, through a release of ``rows`` (n, d) with noise of ``law``.
-
-    The correlation, over functions and records, of the prediction W' f(A) of a modeler that knows kernel and law with
-    f(B): A are 50 of the rows, B up to 300 others. f is drawn with a squared exponential whose length-scale is 0.739
-    of the rms distance of two rows. Constants do not count: the mean over B is taken off. With k the kernel at the
-    rows, K its mean over the noise at Z, and W = K(A, A)^-1 K(A, B) it is
-    <W, k(A, B)> / sqrt(tr(W' k(A, A) W) |B| (1 - mean k(B, B))) with centred W and k, by second moments. The mean of 8
-    draws of A, B and the noise, which a fixed seed determines.
-    """
-    noise = declared_noise(law)
-    assert noise is not None, "a release without noise hides nothing"
-    apart = sqrt(2 * float(rows.var(axis=0).sum()))
-    if apart == 0:
-        return 0.0  # all rows are alike
-    kernel, rng, values = SquaredExponential(_LENGTHSCALE * apart), np.random.default_rng(1), []
-    for _ in range(_REPETITIONS):
-        x = rows[rng.permutation(len(rows))[: _QUERIED + _OTHERS]]
-        queried = min(_QUERIED, len(x) // 2)
-        z = _noisy(x, noise, columns, rng)
-        squared = ((z[:queried, None] - z[None]) ** 2).sum(axis=2)
-        at_z = correlations(kernel, noise, columns, squared.ravel())[0].reshape(squared.shape)
-        at_z[np.arange(queried), np.arange(queried)] = 1.0
-        weights = np.linalg.solve(at_z[:, :queried], at_z[:, queried:])
-        weights -= weights.mean(axis=1, keepdims=True)
-        k = kernel(x[:queried], x[queried:])
-        covariance = float((weights * (k - k.mean(axis=1, keepdims=True))).sum())
-        predicted = float((weights * (kernel(x[:queried], x[:queried]) @ weights)).sum())
-        total = weights.shape[1] * (1 - float(kernel(x[queried:], x[queried:]).mean()))
-        values.append(covariance / sqrt(predicted * total) if predicted * total > 0 else 0.0)
-    return float(np.mean(values))
-
-
-def _noisy(x: Matrix, noise: tuple[str, float], columns: int, rng: np.random.Generator) -> Matrix:
-    """Candidates of rows ``x`` (n, d), drawn by the public law: projected to ``columns`` if these are fewer than d."""
-    (law, sd), (n, d) = noise, x.shape
-    if columns < d:
-        x = x @ np.linalg.qr(rng.standard_normal((d, columns)))[0] * sqrt(d / columns)
-    u = rng.standard_normal((n, columns)) * sd
-    if law == "planar_laplace":
-        u *= (rng.gamma(columns, sd / sqrt(columns + 1), n) / np.linalg.norm(u, axis=1))[:, None]
-    z: Matrix = x + u
-    return z
+    return rho_of_box(widths, law.family, law.sd or 0.0, columns)
 
 
 def diagonal(features: list[Feature]) -> float:

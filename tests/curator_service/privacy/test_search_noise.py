@@ -8,7 +8,8 @@ import pytest
 from blindopt import wire
 from blindopt.client.reports import Forecast
 from curator_service.privacy import accounting, search_noise
-from curator_service.privacy.search_noise import CHANCE, CLEAR, rho
+from curator_service.privacy.search_noise import CHANCE, CLEAR
+from curator_service.privacy.search_simulation import rho
 from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.report import rho_of
 from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
