@@ -95,7 +95,8 @@ class SegmentFile:
         walk = LogWalk(index="seq", after=self.head.first, peaks=bytes.fromhex(self.head.peaks))
         with gzip.open(self._path) as file, self._named():
             self._next(file)
-            while body := self._next(file).removesuffix(b"\n"):
+            while line := self._next(file):
+                body = line.removesuffix(b"\n")
                 leaf = leaf_hash(body)
                 entry = Entry(walk.size, body, leaf, grow(walk.peaks, walk.size, leaf))
                 walk.take(entry)

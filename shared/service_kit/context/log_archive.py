@@ -18,12 +18,11 @@ from blindopt.errors import LogBroken, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.context.log_summaries import StatefulSummary, archived_summary
 from service_kit.store import audit_log, checkpoints, segments, tokens
-from service_kit.store.base import moment
+from service_kit.store.base import SEGMENT_RECORDS, moment
 from service_kit.store.database import Connection
 
 log = logging.getLogger("blindopt.archive")
-RECORDS = 65_536
-"""Of a segment: its root is one node of the tree over the log."""
+RECORDS = SEGMENT_RECORDS
 _PATIENCE = timedelta(days=30)
 """How long a segment waits for the countersignatures of modelers."""
 

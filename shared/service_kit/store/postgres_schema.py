@@ -9,7 +9,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import StoreFault, postgres_dialect, schema
-from service_kit.store.base import ARCHIVED_KINDS, ERASABLE
+from service_kit.store.base import ARCHIVED_KINDS, ERASABLE, SEGMENT_RECORDS
 from service_kit.store.postgres_session import Session
 from service_kit.store.prepared_statement import raw
 
@@ -50,9 +50,18 @@ END $$;
 REVOKE EXECUTE ON FUNCTION write_anew(text) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION delete_archived() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = SCHEMA, pg_temp AS $$
-DECLARE last record;
+DECLARE last record; archived bigint;
 BEGIN
-    SELECT size, positions INTO STRICT last FROM segments ORDER BY number DESC LIMIT 1;
+    SELECT number, size, positions INTO STRICT last FROM segments ORDER BY number DESC LIMIT 1;
+    SELECT coalesce(max(size), 0) INTO archived FROM segments WHERE number < last.number;
+    IF last.number <> (SELECT count(*) - 1 FROM segments) OR last.size NOT BETWEEN archived + 1
+        AND least(archived + SEGMENT_RECORDS, (SELECT max(seq) + 1 FROM log)) OR EXISTS (
+            SELECT FROM json_each_text(last.positions::json) p LEFT JOIN shared s
+            ON s.grant_id = p.key AND s.seq = p.value::bigint WHERE s.seq IS NULL)
+    THEN
+        RAISE EXCEPTION 'the last segment does not follow the one before it'
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
     PERFORM set_config('blindopt.unguarded', 'log', true);
     DELETE FROM log WHERE seq < last.size - 1 AND kind IN (ARCHIVED_KINDS);
     PERFORM set_config('blindopt.unguarded', 'shared', true);
@@ -111,7 +120,7 @@ def prepare(
 def _execute(db: Connection, *scripts: str) -> None:
     kinds = ", ".join(f"'{kind}'" for kind in ARCHIVED_KINDS)
     for statements in scripts:  # whatever the search path of the caller
-        statements = statements.replace("ARCHIVED_KINDS", kinds)
+        statements = statements.replace("ARCHIVED_KINDS", kinds).replace("SEGMENT_RECORDS", str(SEGMENT_RECORDS))
         statements = statements.replace("%", "%%").replace("SCHEMA", _name(db))
         db.exec_driver_sql(statements.replace("WRITERS", writers_lock(_name(db))))
 

@@ -317,6 +317,16 @@ def test_a_changed_or_cut_file_does_not_verify(archived):
         files.verified(archived.file(0), Signer.of("curator", b"x" * 32).verifier.vkey)
 
 
+def test_a_file_with_more_after_an_empty_line_does_not_verify(archived):
+    whole = gzip.decompress(archived.file(0).read_bytes())
+    for more in (b"\n", b"\n" + whole.splitlines()[-1] + b"\n"):
+        archived.file(0).write_bytes(gzip.compress(whole + more, mtime=0))
+        with pytest.raises(LogBroken, match="log-000000"):
+            files.verified(archived.file(0))
+    archived.file(0).write_bytes(gzip.compress(whole, mtime=0))
+    assert files.verified(archived.file(0))
+
+
 def test_a_segment_made_by_hand_with_the_right_digest_and_a_wrong_record_is_found(archived, tmp_path):
     """By the service's own key, with a sound tree: only what was signed before, and what the tables hold, tells."""
     segment = SegmentFile(archived.file(1))

@@ -472,9 +472,21 @@ def test_that_role_deletes_records_below_a_stored_segment_and_no_others(tmp_path
         limited.write(lambda db: segments.add(db, number=0, size=8, **row))
         with limited.read() as db:
             assert numbers_in(db) == ([3, *range(7, 20)], [*range(7, 20)])
+        for wrong in (
+            {"number": 999_999, "size": 16},
+            {"number": 1, "size": 1_000_000_000},
+            {"number": 1, "size": 21},
+            {"number": 1, "size": 8},
+            {"number": -1, "size": 16},
+            {"number": 1, "size": 16, "positions": '{"grt_1": 1000000000}'},
+        ):
+            with pytest.raises(StoreFault):
+                limited.write(lambda db, wrong=wrong: segments.add(db, **row | wrong))
+            with limited.read() as db:
+                assert numbers_in(db) == ([3, *range(7, 20)], [*range(7, 20)]), wrong
         limited.write(lambda db: segments.add(db, number=1, size=16, **row))
         with limited.read() as db:
-            assert numbers_in(db)[0] == [3, *range(15, 20)]
+            assert numbers_in(db)[0] == [3, *range(15, 20)]  # the control: one that follows
             assert [each.summary for each in segments.every(db)] == [None, "{}"]
         with pytest.raises(StoreFault):
             limited.write(lambda db: db.exec_driver_sql("UPDATE segments SET size = 20"))
