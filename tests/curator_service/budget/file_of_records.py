@@ -62,7 +62,7 @@ class FileOfRecords:
     def release(self, study: str) -> httpx.Response:
         """Release a draft, whatever its preview found."""
         read = self.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec_sha256"]
-        body = {"spec_sha256": read, "confirm_high_risk": True}
+        body = {"spec_sha256": read, "confirm_high_risk": True, "confirm_chance": True}
         return self.in_process.send("owner", "POST", f"/v1/studies/{study}:release", json=body)
 
     def study(self, dataset: str | None = None, **more: Any) -> str:
