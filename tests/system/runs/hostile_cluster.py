@@ -7,7 +7,7 @@ import json
 import os
 
 PROGRAM = """
-import glob, json, os, signal, socket
+import glob, json, os, resource, signal, socket
 aims, seen = json.loads(AIMS), {"by": BY}
 def attempt(name, work):
     try:
@@ -26,6 +26,8 @@ attempt("memory", lambda: open(f"/proc/{os.getppid()}/mem", "rb").read(0))
 attempt("environment", lambda: open(f"/proc/{os.getppid()}/environ", "rb").read())
 attempt("signal", lambda: os.kill(os.getppid(), 0))
 attempt("child", lambda: os.system(f"cat '{aims['file']}' > /dev/null 2>&1") and 1 / 0)
+attempt("local socket", lambda: socket.socket(socket.AF_UNIX))
+attempt("limits", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE))
 seen["names"] = sorted(os.environ)
 files = [os.readlink(file) for file in glob.glob("/proc/self/fd/*") if os.path.islink(file)]
 seen["files"] = [name for name in files if name.startswith("/") and not name.startswith(("/proc", "/dev"))]

@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import closing, suppress
 
@@ -23,7 +25,7 @@ from tests.system.runs import hostile_cluster, unconfined
 from tests.system.runs.dask_cluster import DaskProcesses, until
 
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel or container permits no Landlock")
-REFUSED = ("read", "list", "write", "memory", "environment", "child")
+REFUSED = ("read", "list", "write", "memory", "environment", "child", "local socket", "limits")
 
 
 class Spy:
@@ -105,6 +107,62 @@ def test_a_program_that_a_hostile_cluster_sends_reaches_no_file_memory_or_proces
     free = attempts(unconfined.__name__, "done")  # a control
     assert free["files"] == []  # it has its pipes alone; a confined one cannot even look
     assert {name: free[name] for name in REFUSED} == dict.fromkeys(REFUSED, "done")
+
+
+CONFINED = """
+import ctypes, errno, os, resource, socket, sys
+from pathlib import Path
+from service_kit import landlock
+if sys.argv[1] == "confined":
+    landlock.confine(landlock.code_paths("service_kit"))
+def attempt(work):
+    try:
+        return work()
+    except OSError as error:
+        return type(error).__name__
+def received():
+    with socket.socket(socket.AF_UNIX) as local:
+        local.connect(sys.argv[2])
+        data, files, *_ = socket.recv_fds(local, 9, 1)
+        return os.read(files[0], 9).decode()
+def ring():
+    libc = ctypes.CDLL(None, use_errno=True)
+    return errno.errorcode[ctypes.get_errno()] if libc.syscall(425, 1, None) < 0 else "done"
+core = resource.getrlimit(resource.RLIMIT_CORE)
+print(attempt(received))
+print(attempt(lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE, core) and "done"))
+print(ring())
+print(attempt(lambda: resource.prlimit(0, resource.RLIMIT_CORE, core) and "done"))
+print(attempt(lambda: [end.close() for end in socket.socketpair()] and "done"))
+print(attempt(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[3])), timeout=60).close() or "done"))
+"""
+"""What a process receives by a socket of this machine, and what it can do to its parent's limits, and to its own."""
+
+
+@needs_landlock
+def test_a_confined_process_receives_no_file_by_a_socket_and_sets_no_limits_of_others(tmp_path, key):
+    """A process of the same user that would send an open file is enough: Landlock looks at no file that is open."""
+    path = str(tmp_path / "socket")
+    server = socket.create_server(("127.0.0.1", 0))
+    with socket.socket(socket.AF_UNIX) as listener, key.open("rb") as secret, server:
+        listener.bind(path)
+        listener.listen()
+
+        def send():
+            with suppress(OSError):  # closed
+                connection, _ = listener.accept()
+                with connection:
+                    socket.send_fds(connection, [b"key"], [secret.fileno()])
+
+        threading.Thread(target=send, daemon=True).start()
+
+        def seen(how):
+            run = [sys.executable, "-c", CONFINED, how, path, str(server.getsockname()[1])]
+            return subprocess.run(run, capture_output=True, encoding="utf-8", check=True, timeout=100).stdout.split()
+
+        assert seen("confined") == ["PermissionError", "PermissionError", "EPERM", "done", "done", "done"]
+        received, limits, _, *own = seen("free")  # a control: whether io_uring is permitted depends on the machine
+        assert (received, limits, own) == ("secret", "done", ["done"] * 3)
 
 
 # --- what the process replies -------------------------------------------------------------------------------
