@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -35,6 +36,7 @@ from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 from service_kit.store.base import Clock, utc_now
+from service_kit.web.metrics import gauge
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -55,6 +57,10 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     days = settings.retention_log_days
     archive = None if days is None else LogArchive(context, days, log_checks.archivable)
     retention = Retention(context, sweeps(settings), archive)
+    about = "1 if the last attempt to archive old records of the log failed, else 0."
+    archiving = (
+        [gauge("blindopt_log_archive_failed", about, partial(getattr, archive, "has_failed"))] if archive else ()
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -102,7 +108,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         auditors=("owner", "auditor", "modeler"),
         monitors=("monitor", "owner"),
         jobs=curator.jobs,
-        gauges=lambda: (*curator.gauges(), *outbound.gauges()),
+        gauges=lambda: (*curator.gauges(), *outbound.gauges(), *archiving),
         noticed=("owner", "auditor"),
         hot=[queries.HOT],
         lifespan=lifespan,

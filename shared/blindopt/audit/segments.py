@@ -19,7 +19,7 @@ from blindopt import bodies
 from blindopt.audit import signed_documents
 from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
 from blindopt.audit.merkle_log import Entry, Head, LogWalk, grow, leaf_hash
-from blindopt.errors import Invalid, LogBroken
+from blindopt.errors import Invalid, LogBroken, StateConflict
 
 _TITLE = "blindopt log segment, version 1"
 _LINE_BYTES = 1 << 26
@@ -46,11 +46,19 @@ def name_of(number: int) -> str:
 
 
 def write(file: IO[bytes], head: SegmentHead, bodies: Iterable[bytes], signer: Signer) -> str:
-    """Write a segment, and return the checkpoint at its end, which is in its first line."""
+    """Write a segment, and return the checkpoint at its end, which is in its first line.
+
+    Raises StateConflict for a summary that would be too long to read.
+    """
     note, shown = signer.sign(Checkpoint(f"{signer.name}/log", Head(head.size, head.root))), head.model_dump()
     line = {"checkpoint": note, "head": shown, "signature": signed_documents.sign(signer, _TITLE, shown)}
+    first = json.dumps(line, sort_keys=True).encode() + b"\n"
+    if len(first) > _LINE_BYTES:
+        raise StateConflict(
+            f"the log is not archived further: the summary would have {len(first)} bytes, and {_LINE_BYTES} are read"
+        )
     with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0, filename="") as packed:
-        packed.write(json.dumps(line, sort_keys=True).encode() + b"\n")
+        packed.write(first)
         packed.writelines(body + b"\n" for body in bodies)
     return note
 

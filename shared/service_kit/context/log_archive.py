@@ -38,16 +38,24 @@ class LogArchive:
         self._summaries = summaries
         self._positions: dict[int, dict[str, int]] = {}
         """Those of the next segment, by its first record: it may wait for countersignatures."""
+        self.has_failed = False
+        """Whether the last attempt to seal what is due failed."""
 
     def seal_all(self) -> int:
         """Seal every segment that is due, and return their number.
 
-        Raises LogBroken for a log that does not verify, StateConflict for another file of the same name, and OSError.
+        Raises LogBroken for a log that does not verify, StateConflict for another file of the same name or a summary
+        that is too long, and OSError.
         """
         count = 0
-        while (segment := self._written()) is not None:
-            self._context.database.write(partial(self._settle, row=segment))
-            count += 1
+        try:
+            while (segment := self._written()) is not None:
+                self._context.database.write(partial(self._settle, row=segment))
+                count += 1
+        except Exception:
+            self.has_failed = True
+            raise
+        self.has_failed = False
         return count
 
     def _written(self) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from blindopt.errors import BlindoptError
+from blindopt.errors import BlindoptError, StateConflict
 from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.context.log_archive import LogArchive
@@ -57,7 +57,8 @@ class Retention(Background):
             try:
                 act()
             except (BlindoptError, StoreFault, OSError) as error:  # the next look tries again
-                log.warning("nothing was swept or archived: %s", type(error).__name__)
+                words = str(error) if isinstance(error, StateConflict) else type(error).__name__
+                log.warning("nothing was swept or archived: %s", words)
 
     def sweep(self) -> bool:
         """Sweep, unless that was done within a day; whether it was done now."""

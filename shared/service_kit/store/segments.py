@@ -23,6 +23,8 @@ _segments = Table(
     Column("summary", Text, info=ERASABLE),  # of all records until its end; null once there is a later segment
 )
 LAST = PreparedStatement(select(_segments).order_by(_segments.c.number.desc()).limit(1), kept=True)
+_SIZE = PreparedStatement(select(_segments.c.size).order_by(_segments.c.number.desc()).limit(1), kept=True)
+"""Without the summary, which may have millions of characters."""
 
 
 def every(db: Connection) -> list[Any]:
@@ -31,7 +33,7 @@ def every(db: Connection) -> list[Any]:
 
 def size(db: Connection) -> int:
     """How many records of the own log are archived."""
-    last = LAST.row(db)
+    last = _SIZE.row(db)
     return 0 if last is None else int(last.size)
 
 

@@ -21,6 +21,7 @@ from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import sha256
 from blindopt.audit.segments import SegmentFile
 from blindopt.errors import LogBroken, RecordChanged, StateConflict
+from curator_service import app
 from curator_service import cli as curator_cli
 from curator_service.integrity import log_checks
 from service_kit.context import log_archive as archiving
@@ -395,6 +396,57 @@ def test_a_file_of_another_history_is_not_overwritten(archived):
     archived.age()
     with pytest.raises(StateConflict, match="another history"):
         archived.archive.seal_all()
+
+
+def test_no_segment_is_written_whose_summary_is_too_long_to_be_read(curator, monkeypatch):
+    curator.grow(20)
+    curator.age()
+    archive = curator.archive
+    first = archive._written()
+    length = gzip.decompress(curator.file(0).read_bytes()).index(b"\n") + 1
+    curator.file(0).unlink()
+    for limit, sealed in ((length - 1, 0), (length, RECORDS)):  # that of the second one is longer
+        monkeypatch.setattr(files, "_LINE_BYTES", limit)
+        with pytest.raises(StateConflict, match=f"not archived further: .* and {limit} are read"):
+            archive.seal_all()
+        assert archive.has_failed
+        assert curator.file(0).exists() == (sealed > 0)
+        with curator.context.database.read() as db:
+            assert segments.size(db) == sealed
+    assert SegmentFile(curator.file(0)).note == first["note"]
+    monkeypatch.undo()
+    monkeypatch.setattr(archiving, "RECORDS", RECORDS)
+    assert archive.seal_all() >= 1
+    assert not archive.has_failed
+    assert curator.copy(curator.settings.data_dir.parent.parent / "copied").findings() == {}
+
+
+def test_a_metric_says_that_archiving_failed(tmp_path, monkeypatch):
+    pytest.importorskip("prometheus_client", reason="extra metrics")
+    made = []
+    monkeypatch.setattr(app, "LogArchive", lambda *of: made.append(archiving.LogArchive(*of)) or made[-1])
+    curator = InProcessCurator(tmp_path, retention_log_days=90, metrics=True)
+
+    def shown():
+        return re.findall(r"^blindopt_log_archive_failed (\S+)", curator.send("owner", "GET", "/metrics").text, re.M)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archiving.LogArchive, "_written", None)
+        assert shown() == ["0.0"]
+        with pytest.raises(TypeError):
+            made[0].seal_all()
+    assert shown() == ["1.0"]
+    assert made[0].seal_all() == 0
+    assert shown() == ["0.0"]
+    curator.close()
+
+
+def test_how_much_is_archived_is_read_without_the_summary(archived, monkeypatch):
+    with archived.context.database.read() as db:
+        row = segments.LAST.row(db)
+        assert row.summary  # the control
+        monkeypatch.setattr(segments.LAST, "row", None)
+        assert segments.size(db) == row.size
 
 
 # --- readers ----------------------------------------------------------------------------------------
