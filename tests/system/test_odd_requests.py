@@ -23,7 +23,8 @@ def test_a_path_with_odd_line_ends_does_not_break_an_export(curator, opened, tmp
     with curator.http(opened.token) as http:
         assert http.get("/v1/x%E2%80%A8y%C2%85z").status_code == 404
     (tmp_path / "curator").write_text(curator.run_in_process("audit", "export").stdout)
-    verified = curator.run_in_process("audit", "verify", str(tmp_path / "curator"))
+    key = curator.run_in_process("audit", "key").stdout.strip()
+    verified = curator.run_in_process("audit", "verify", str(tmp_path / "curator"), "--key", key)
     assert (verified.returncode, verified.stderr) == (0, "")
     assert "v1/x\\u2028y\\u0085z" in (tmp_path / "curator").read_text()
 
