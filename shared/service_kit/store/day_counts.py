@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, Connection, Integer, Table, Text, bindparam, func, select, update
+from sqlalchemy.dialects.postgresql import insert  # which SQLite compiles too
 
 from service_kit.store.base import METADATA
 from service_kit.store.prepared_statement import PreparedStatement
@@ -18,11 +19,11 @@ _counts = Table(
     Column("total", Integer, nullable=False),
     Column("most", Integer),  # of a day; null: what the settings say
 )
-_OF = _counts.c.name == bindparam("of")
-_FIND = PreparedStatement(select(_counts).where(_OF), kept=True)
-_ADD = PreparedStatement(_counts.insert())
-_ADDED: dict[str, Any] = {name: bindparam(f"new_{name}") for name in ("day", "amount", "total")}
-_CHANGE = PreparedStatement(update(_counts).where(_OF).values(_ADDED))
+_FIND = PreparedStatement(select(_counts).where(_counts.c.name == bindparam("of")), kept=True)
+_INSERT = insert(_counts)
+_CHANGED: Any = {name: _INSERT.excluded[name] for name in ("day", "amount", "total")}
+# An insert in any case: PostgreSQL is not waited for until the next statement whose result is read.
+_SET = PreparedStatement(_INSERT.on_conflict_do_update(index_elements=[_counts.c.name], set_=_CHANGED))
 
 
 def find(db: Connection, name: str, now: datetime) -> Any:
@@ -38,16 +39,12 @@ def add(db: Connection, name: str, now: datetime, amount: int, most: int | None 
 
     A negative amount gives back what was added before, perhaps on another day, and is always taken.
     """
-    is_new = (row := _FIND.row(db, of=name)) is None
     day = str(now.date())
-    _, last, of_day, total, limit = row or (name, day, 0, 0, None)
+    _, last, of_day, total, limit = _FIND.row(db, of=name) or (name, day, 0, 0, None)
     of_day, total = max(0, (of_day if last == day else 0) + amount), total + amount
     if amount > 0 and (limited := most if limit is None else limit) is not None and of_day > limited:
         return int(limited)
-    if is_new:
-        _ADD.run(db, name=name, day=day, amount=of_day, total=total, most=limit)
-    else:
-        _CHANGE.run(db, of=name, new_day=day, new_amount=of_day, new_total=total)
+    _SET.run(db, name=name, day=day, amount=of_day, total=total, most=limit)
     _FIND.remember(db, (name, day, of_day, total, limit), of=name)
     return None
 
