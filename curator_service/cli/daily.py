@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 import typer
 
 from blindopt import wire
-from blindopt.errors import Invalid
+from blindopt.errors import Invalid, Remote, StateConflict
 from blindopt.faults import nearest
 from blindopt.formats.numbers import DecimalSigns, either, readings
 from blindopt.formats.text_files import save_secret
@@ -145,7 +145,13 @@ def release(
         confirm(f"{draft.guarantee}\nRelease {draft.spec.name}? This cannot be undone.", yes)
         confirmed = {"confirm_high_risk": confirm_high_risk, "confirm_chance": confirm_chance}
         request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, **confirmed)
-        view = client.release(study, request=request)
+        try:
+            view = client.release(study, request=request)
+        except Remote as refusal:
+            says = str(refusal)
+            for field in confirmed:
+                says = says.replace(f"{field} true", f"--{field.replace('_', '-')}")
+            raise StateConflict(says) from refusal
     show(view, f"{view.id} is {view.state}\n{view.guarantee}", as_json)
 
 

@@ -42,6 +42,8 @@ SMALL_SHARE = 0.05
 """The share of a feature's public range that the release step suggests to hide, to one digit."""
 WIDE = 12
 """Up to so many features have a field each for their hidden change; more have a rule, and exceptions from it."""
+LITTLE = Decimal("0.000001")
+"""The least epsilon of an answer: a cap has to allow one."""
 PLANAR_FEATURES_MAX = 20
 """Up to so many features a release needs no delta, whatever epsilon is."""
 
@@ -334,14 +336,14 @@ def row_cap(form: Form) -> str | None:
     return format(cap, "f") if cap.is_finite() and cap < groups.EPSILON_END else None
 
 
-def answers_so_far(form: Form) -> Body:
-    """Answers and caps of a form whose steps for these are still to come: what was typed, or will be suggested."""
-    if form.get("answers.mechanism") in ("", "none"):
-        return {"answers": {"mechanism": "none"}}
-    return {
-        "answers": {"mechanism": "auto", "epsilon": form.get("answers.epsilon"), "value_bound": 1.0},
-        "budget": {"epsilon_per_row": form.get("budget.epsilon_per_row") or row_cap(form)},
-    }
+def with_little_answers(form: Form) -> Body:
+    """Answers and caps that add ``LITTLE`` to the release, for a form whose step for these is still to come.
+
+    Raises ArithmeticError for a release whose epsilon is no number.
+    """
+    cap = Decimal(form.get("release.epsilon")) + LITTLE
+    answers = {"mechanism": "auto", "epsilon": format(LITTLE, "f"), "value_bound": 1.0}
+    return {"answers": answers, "budget": {"epsilon_per_row": format(cap, "f")}}
 
 
 def _plain(value: float) -> str:

@@ -5,6 +5,7 @@ Each step is a form that carries the values of the others; the last one creates 
 
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 from starlette.responses import Response
@@ -136,11 +137,21 @@ async def _effect(
             )
     # Second: what it says of a search reads the forecast, if that has ended.
     checked = protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, spec)
-    if "answers" not in body:  # protection counts them: as they were typed, or will be suggested
-        with suppress(ApiProblem):
-            answered = drafting.answers_so_far(form) | await _sent(page, form, body)
-            protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, answered)
-    return {"spec": spec, "checked": checked, "protected": protected, "forecast": made, "gaps": figures.gaps(made)}
+    alone = None
+    if "answers" not in body:  # their step is still to come: only the release has a figure
+        with suppress(ApiProblem, ArithmeticError):
+            little = drafting.with_little_answers(form) | await _sent(page, form, body)
+            protected = await page.api.ask("/v1/studies:check", wire.StudyCheck, little)
+            figures_of_both = protected.epsilon_hidden, protected.epsilon_whole
+            alone = [float(Decimal(repr(figure)) - drafting.LITTLE) for figure in figures_of_both if figure is not None]
+    return {
+        "spec": spec,
+        "alone": alone,
+        "checked": checked,
+        "protected": protected,
+        "forecast": made,
+        "gaps": figures.gaps(made),
+    }
 
 
 async def _sent(page: Page, form: Form, body: Body) -> Body:

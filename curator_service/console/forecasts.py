@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import figures, groups
-from curator_service.console.reading import datasets, follow_job
+from curator_service.console.reading import datasets, follow, follow_job
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
@@ -25,10 +25,27 @@ async def listed(page: Page) -> Response:
         study_id = page.path["study_id"]
         where = f"/v1/studies/{study_id}/forecasts"
         return await downloads.listing(page, where, "forecasts", f"forecasts-{study_id}", wire.ForecastView)
-    form = Form.blank(
-        epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows="public", rows_max=1_000, mechanisms=["auto"]
-    )
+    form = Form.blank(epsilons="0.5, 1, 2, 4, 8", functions=20, rows="public", rows_max=1_000, mechanisms=["auto"])
     return await _listed(page, form)
+
+
+@pages.get("/studies/{study_id}/forecast/events", roles=("owner",))
+async def draft_events(page: Page) -> Response:
+    """Follow the forecast of a draft that starts by itself."""
+
+    async def look() -> object:
+        made = await _of_draft(page, await page.api.get(f"/v1/studies/{page.path['study_id']}"))
+        return made and (made.state, made.progress)
+
+    return await follow(page, look)
+
+
+async def _of_draft(page: Page, study: dict[str, Any]) -> wire.PublicForecast | None:
+    """The forecast of a draft, which this starts unless it was made; None of another, or of a release without noise."""
+    if study["state"] == "draft":
+        with suppress(ApiProblem):
+            return await page.api.ask("/v1/studies:forecast", wire.PublicForecast, study["spec"])
+    return None
 
 
 async def _listed(page: Page, form: Form, status: int = 200) -> Response:
@@ -38,10 +55,9 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     listed = await datasets(page.api)
     context = {"study": study, "listing": listing, "form": form, "mechanisms": _MECHANISMS, "status": status}
     context["tab"] = "Forecast"
-    context |= {**_own(study), "forecast": None}
-    if study["state"] == "draft":
-        with suppress(ApiProblem):  # such as of a release without noise
-            context["forecast"] = await page.api.ask("/v1/studies:forecast", wire.PublicForecast, study["spec"])
+    context |= {**_own(study), "forecast": await _of_draft(page, study)}
+    if "queries" not in form.values:
+        form.fill({"queries": max(2, min(study["spec"]["budget"]["queries"] or 50, 500))})
     context["samples"] = [d for d in listed if d.public and d.id != study["spec"]["dataset_id"]]
     context["is_public"] = any(d.public and d.id == study["spec"]["dataset_id"] for d in listed)
     return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **context)

@@ -225,6 +225,7 @@ async def release(page: Page, form: Form) -> Response:
         form.wrong("sure_high", "Tick this too before you release: the preview found a high risk.")
     if form.has("chance") and not form.has("sure_chance"):
         form.wrong("sure_chance", "Tick this too before you release: the vendor finds no better record than chance.")
+    form.labels.update({"sure": "The promise", "sure_high": "The high risk", "sure_chance": "Like chance"})
     if not form.ok:
         return await _shown(page, form.again(), 422)
     task = asyncio.create_task(_release(page, form))

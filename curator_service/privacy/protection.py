@@ -60,6 +60,8 @@ class Protection:
     whole: Decimal | None
     release: Decimal
     records: int = 1
+    is_capped: bool = False
+    """Whether a cap bounds all answers but corrections."""
 
     @property
     def word(self) -> wire.Strength:
@@ -78,8 +80,9 @@ class Protection:
         """Both figures, never less than they are, and the word at the end."""
         record = "A whole record" if self.records == 1 else f"A person with {self.records} whole records"
         if self.hidden is None or self.whole is None:
+            no_bound = "of which corrections" if self.is_capped else "which"
             return (
-                f"The hidden change: epsilon {_shown(self.release)} before answers, which have no bound. "
+                f"The hidden change: epsilon {_shown(self.release)} before answers, {no_bound} have no bound. "
                 f"{record}: {self.word}."
             )
         return (
@@ -99,7 +102,8 @@ def protection(spec: wire.StudyCreate, release: Concrete) -> Protection | None:
         whole = of_release(spec, release, diagonal(spec.features) / release.sensitivity)
     for_answers = _left_for_answers(spec, wire.amount(release.epsilon))
     if for_answers is None:
-        return Protection(None, None, first, spec.rows_per_person)
+        is_capped = spec.budget.queries is not None and not isinstance(spec.answers, wire.NoAnswerNoise)
+        return Protection(None, None, first, spec.rows_per_person, is_capped)
     if not answers_add_up(spec):  # a person is behind a record or behind an answer
         return Protection(max(first, for_answers), max(whole, for_answers), first, spec.rows_per_person)
     return Protection(_UP.add(first, for_answers), _UP.add(whole, for_answers), first, spec.rows_per_person)

@@ -9,6 +9,7 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import StudyClient, new_key
+from tests.builders import registered_apart
 
 
 def by_hand(dataset, small):
@@ -86,6 +87,20 @@ def test_a_study_from_its_draft_to_its_end(curator, command, draft, tmp_path):
     assert "closed" in command("study", "close", made, "--yes")
     signed = wire.SignedPrivacyReport.model_validate_json(command("report", "make", made))
     assert made in signed.report.model_dump_json()
+
+
+def test_a_release_like_chance_is_refused_with_the_option_that_confirms_it(curator, command, draft, tmp_path):
+    with bo.Owner(curator.url, curator.token) as owner:
+        dataset = registered_apart(owner, "chance", b"a,y\n" + b"".join(b"%d,%d\n" % (n, n) for n in range(40)))
+    feature = wire.Feature(column="a", lower=0.0, upper=50.0, hidden_change=1.0)
+    release = {"dataset_id": dataset.id, "features": [feature], "release": wire.AutoRelease(epsilon="2")}
+    body, answers = tmp_path / "study.json", wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=1.0)
+    body.write_text(draft.model_copy(update=release | {"answers": answers}).model_dump_json(), encoding="utf-8")
+    made = json.loads(command("study", "create", str(body), "--json"))["id"]
+    refused = curator.run_in_process("study", "release", made, "--yes")
+    assert (refused.returncode, "confirm_chance" in refused.stderr) == (4, False)
+    assert "with --confirm-chance." in refused.stderr
+    assert "open" in command("study", "release", made, "--yes", "--confirm-chance")
 
 
 def test_from_help_to_a_release(curator, command, tmp_path):

@@ -594,8 +594,13 @@ class Draft(Shown):
         return self.owner.preview(self.id)
 
     def forecast(self, epsilons: Sequence[float | str] = (0.5, 1, 2, 4, 8), **options: Any) -> reports.Forecast:
-        """Simulate a search at each of ``epsilons``, on public values. ``options`` are fields of ForecastCreate."""
-        request = parsed(wire.ForecastCreate, {"epsilons": epsilons, **options})
+        """Simulate a search at each of ``epsilons``, on public values. ``options`` are fields of ForecastCreate.
+
+        It has as many queries as the study's cap allows, up to 500, unless ``queries`` says otherwise.
+        """
+        cap = self.view.spec.budget.queries
+        allowed = {} if cap is None else {"queries": max(2, min(cap, 500))}
+        request = parsed(wire.ForecastCreate, {"epsilons": epsilons, **allowed, **options})
         return self.owner.wait_forecast(self.id, self.owner.start_forecast(self.id, request).id, timeout_s=WAIT_S)
 
     def release(self, *, confirm_high_risk: bool = False, confirm_chance: bool = False) -> "ReleasedStudy":

@@ -132,6 +132,17 @@ def test_a_forecast_is_on_public_rows_unless_said_otherwise_and_needs_no_kernel(
     assert "depend on your records" not in owner.shown
 
 
+def test_the_forecast_of_a_draft_is_followed_and_a_new_one_has_as_many_queries_as_its_cap(owner, api, until):
+    dataset = registered_apart(api, "followed", CSV.encode())
+    spec = spec_of(dataset, budget=wire.Budget(queries=3, epsilon_per_row="12"), name="followed")
+    path = f"/studies/{api.create_study(spec).id}"
+    owner.get(f"{path}/forecasts")
+    assert owner.form(f"{path}/forecasts")["queries"] == "3"
+    assert f'data-live="/console{path}/forecast/events" data-page="/console{path}/forecasts"' in owner.text
+    until(lambda: "Better than random" in owner.get(f"{path}/forecasts").text)
+    assert "data-ended" in owner.text
+
+
 def test_a_forecast_on_the_records_says_that_choosing_by_it_leaks(owner, api):
     kernel = wire.Kernel(lengthscale=0.3, signal_variance=1.0, noise_variance=0.01)
     study = api.create_study(spec_of(registered_apart(api, "k", CSV.encode()), kernel=kernel)).id
@@ -291,14 +302,14 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
     def part(**typed):
         return release_step.send("POST", "/console/studies/new/effect", data=fields | typed).text
 
-    # Two features that hide their ranges: sqrt(2) epsilon by the release, and five answers of 0.1 as suggested.
+    # Two features that hide their ranges: sqrt(2) epsilon by the release. What answers add is not known yet.
     of_ranges = {"hide": "most", "answers.epsilon": "0.1"}
     for epsilon, name in (("0.3", "strong"), ("1", "moderate"), ("3", "weak"), ("5", "nearly none")):
         assert f">{name}</strong>" in part(**of_ranges, **{"release.epsilon": epsilon})
-    said = "The hidden change: epsilon 0.8 with answers. A whole record: epsilon 0.925, strong."
-    assert said in re.sub("<[^>]+>", "", part(**of_ranges, **{"release.epsilon": "0.3"}))
+    said = "The hidden change: epsilon 0.3 by the release alone. A whole record: epsilon 0.425, strong. Answers add"
+    for answers in ({}, {"answers.epsilon": "5"}, {"answers.mechanism": "none"}):
+        assert said in re.sub("<[^>]+>", "", part(**of_ranges | {"release.epsilon": "0.3"} | answers))
     assert ">nearly none</strong>" in part(**{"release.epsilon": "0.3", "answers.epsilon": "0.1"})  # hides a twentieth
-    assert ">without a bound</strong>" in part(**of_ranges, **{"answers.mechanism": "none"})
     everything = part(hide="everything", **{"release.epsilon": "1"})
     assert "± 49 (245 %)" in everything  # sqrt(3) sqrt(2) 20
     assert "expect no better than random records" in everything
@@ -320,7 +331,7 @@ def test_the_last_studies_of_the_dataset_stand_beside_it(owner, api, study):
 
 def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_answers_alone(owner, api, until):
     dataset = registered_apart(api, "outcomes", CSV.encode() + b"\n\n")
-    first = api.release(api.create_study(spec_of(dataset)).id)
+    first = api.draft(api.create_study(spec_of(dataset)).id).release(confirm_chance=True).view
     owner.get(f"/studies/{first.id}/settings")
     assert "Use the release of this study" in owner.shown
     owner.get(f"/studies/new?from={first.id}&read=release")
@@ -336,7 +347,8 @@ def test_another_outcome_reads_the_release_of_a_study_and_uses_epsilon_for_its_a
     assert "the study is open" in owner.shown
     assert api.study(second.id).view.release_sha256 == first.release_sha256
     answers, caps = {"epsilon": "0.1", "value_bound": 3.0}, {"epsilon_per_row": "12"}
-    third = api.study(second.id).another("third", outcome="y", answers=answers, budget=caps).release()  # from Python
+    third = api.study(second.id).another("third", outcome="y", answers=answers, budget=caps)  # from Python
+    third = third.release(confirm_chance=True)
     assert (third.view.spec.release_of, third.view.release_sha256) == (first.id, first.release_sha256)
     assert api.account(dataset.id).epsilon == "11"
 
@@ -359,6 +371,7 @@ def test_a_check_begins_with_its_verdict_stays_and_a_high_risk_takes_a_second_ti
     assert "100 % against 0 % blindly" in owner.text  # a bar says its figures
     owner.submit(f"/studies/{draft}:release", sure="yes", sure_chance="yes")
     assert (owner.status, "Tick this too before you release" in owner.shown) == (422, True)
+    assert "The high risk: tick this too" in re.sub("<[^>]+>", "", owner.text)
     owner.submit(f"/studies/{draft}:release", sure="yes", sure_high="yes", sure_chance="yes")
     assert "the study is open" in owner.shown
     assert "High risk: " not in owner.shown

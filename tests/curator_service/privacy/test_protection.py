@@ -73,6 +73,13 @@ def test_the_sentence_has_both_figures_and_the_word():
         )
 
 
+def test_under_a_cap_on_queries_only_corrections_have_no_bound():
+    of_people = draft(1.0, d=1, cap=None, measurement=BY_HAND, queries=30)
+    assert "before answers, of which corrections have no bound." in protected(of_people).sentence
+    exact = of_people.model_copy(update={"answers": EXACT})
+    assert "before answers, which have no bound." in protected(exact).sentence
+
+
 def test_nothing_is_said_of_a_release_that_promises_nothing():
     refuted = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-6, r=1, acknowledge_refuted=True)
     for release in (wire.IdentityRelease(mechanism="identity"), refuted):

@@ -155,7 +155,8 @@ def test_a_parameter_of_a_path_has_no_body():
 
 GRID = np.eye(3)
 DATASET = Dataset(None, SimpleNamespace(id="ds_0123456789abcdef"))
-DRAFT = Draft(None, SimpleNamespace(id="std_0123456789abcdef", spec_sha256="0" * 64))
+NO_CAP = SimpleNamespace(budget=wire.Budget())
+DRAFT = Draft(None, SimpleNamespace(id="std_0123456789abcdef", spec_sha256="0" * 64, spec=NO_CAP))
 RELEASED = ReleasedStudy(SimpleNamespace(_post=None), "std_0123456789abcdef")
 IN_PYTHON = {"features": {"age": (0, 100)}, "outcome": "stay", "privacy": 1, "answers": "exact"}
 HALF = "\udcff"  # as the command line has a byte that is no UTF-8

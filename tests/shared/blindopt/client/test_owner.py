@@ -187,8 +187,9 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
     for shown in (draft, draft.check(), draft.preview()):
         assert 3 <= len(str(shown).splitlines()) <= 30
     assert "Price" in draft.preview()._repr_html_()
-    forecast = draft.forecast([1], functions=2, queries=2, rows_max=10)
-    assert forecast.state == "completed"
+    forecast = draft.forecast([1], functions=2, rows_max=10)
+    assert (forecast.state, forecast.spec.queries) == ("completed", 4)  # the cap of the study
+    assert draft.forecast([1], functions=2, queries=2, rows_max=10).spec.queries == 2
     assert forecast._repr_html_().count("<tr>") == len(str(forecast).splitlines()) == len(forecast.points) + 1
     labels = [line.get_label() for line in forecast.plot().get_lines()]
     assert {"identity", "random rows"} <= set(labels)
