@@ -123,13 +123,14 @@ def test_an_inbox_shows_its_first_measurement_and_its_field_has_the_focus(visito
 
 
 def test_a_run_ends_with_the_button_that_hands_its_recommendation_over(visitor_of, services, owner):
-    study = owner.create_study(spec(owner.register("quick", csv(60, 2)).id, reply_after_ms=300)).id
-    owner.release(study)
+    draft = owner.create_study(spec(owner.register("quick", csv(60, 2)).id, reply_after_ms=300))
+    study, confirmed = draft.id, wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_chance=True)
+    owner.release(study, request=confirmed)
     made = owner.grant(study, wire.GrantCreate(name="v"))
     vera = visitor_of("vera")
     vera.open("/console/start")
     vera.page.get_by_label("Or the grant as text").fill(wire.GrantFile.of(made, services.handed_over).model_dump_json())
-    vera.page.get_by_label("Queries (required)").fill("12")
+    vera.page.get_by_label("Queries", exact=True).fill("12")
     vera.press("Start the run")
     vera.page.get_by_text("Add a note or tags").click()
     note = vera.page.get_by_label("Note", exact=True)
