@@ -11,6 +11,7 @@ from itertools import count
 import httpx
 import pytest
 
+from blindopt.errors import TABLE, StorageUnavailable
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
 from curator_service.store import base as curator_base
@@ -24,6 +25,7 @@ from service_kit.web.metrics import Metrics, gauge
 from tests import beside
 from tests.builders import a_study_of
 from tests.modeler_service.in_process_modeler import SPEC
+from tests.plain_browser import PASSWORD, add_people
 
 pytest.importorskip("prometheus_client", reason="extra metrics")
 BUILD = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
@@ -51,6 +53,10 @@ class Damageable:
         self.role = "owner" if name == "curator" else "vendor"
         self.tokens = {self.role: self.context.authentication.issue(self.role, "zq", days=1)[0].text}
         self.ids = {"run": "run_0123456789abcdef"}
+        add_people(self.context, [self.role])
+        form = {"name": self.role, "password": PASSWORD}
+        entered = self.send(self.role, "POST", "/console/login", data=form, origin="http://test")
+        self.cookie = entered.headers["set-cookie"].partition(";")[0]
         (self.fill_curator if name == "curator" else self.fill_modeler)(small)
         self.requests = list(self.every_request())
 
@@ -80,13 +86,15 @@ class Damageable:
             yield "POST", f"/v1/studies/{self.ids['study']}/messages", "modeler", {"json": {"body": "zq", "row": 1}}
         else:
             yield "PUT", f"/v1/runs/{self.ids['run']}/labels", self.role, {"json": {"note": "zq", "tags": []}}
+        yield "GET", "/console/", self.role, {"cookie": self.cookie}  # which alone reads sessions
         yield "POST", "/v1/audit:verify", self.role, {}
 
-    def send(self, role, method, path, **sent):
+    def send(self, role, method, path, *, origin="", cookie="", **sent):
         async def talk():
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
                 headers = {"Authorization": f"Bearer {self.tokens[role]}", "Idempotency-Key": f"k{next(KEYS)}"}
+                headers |= {"Origin": origin} if origin else {"Cookie": cookie} if cookie else {}
                 return await client.request(method, path, headers=headers, **sent)
 
         return asyncio.run(talk())
@@ -96,10 +104,17 @@ class Damageable:
         sent = {
             (role, method, path): self.send(role, method, path, **body) for method, path, role, body in self.requests
         }
-        return {
-            request: (reply.status_code, None if reply.is_success or not reply.content else reply.json()["code"])
-            for request, reply in sent.items()
-        }
+        return {request: (reply.status_code, self.code_of(reply)) for request, reply in sent.items()}
+
+    @staticmethod
+    def code_of(reply):
+        """The code of a problem, which a page says by its title; None of another reply."""
+        if reply.is_success or not reply.content:
+            return None
+        if reply.headers["content-type"].startswith("text/html"):
+            code, _, title, _ = TABLE[StorageUnavailable]
+            return code if title in reply.text else reply.text
+        return reply.json()["code"]
 
     @contextmanager
     def damaged(self, table):
