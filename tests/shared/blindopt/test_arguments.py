@@ -162,7 +162,8 @@ def test_objects_of_an_owner_and_a_measurer(nowhere, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a file has the name of each text that can be one
     owner = bo.Owner("http://127.0.0.1:1", "t", patience_s=0.0)
     dataset = Dataset(owner, wire.DatasetView.model_construct(id=DATASET, name="n", columns=COLUMNS))
-    draft = Draft(owner, wire.StudyOwnerView.model_construct(id=STUDY, spec_sha256="0" * 64))
+    spec = wire.StudyCreate.model_construct(budget=wire.Budget())
+    draft = Draft(owner, wire.StudyOwnerView.model_construct(id=STUDY, spec_sha256="0" * 64, spec=spec))
     study = ReleasedStudy(owner, STUDY)
     call, arguments = called(dataset.study, features={"a": (0, 1)}, outcome="y", privacy=1, answers="exact")
     assert faults_of(call, arguments) == {}
