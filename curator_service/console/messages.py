@@ -51,8 +51,10 @@ async def open_records(page: Page, form: Form) -> Response:
         opened = await page.api.post(f"/v1{where}:open_records")
     except ApiProblem as problem:
         return page.go(where, f"No record was opened: {problem.in_words}", mood="bad")
-    pairs = list(zip(message["message"]["rows"], opened["records"], strict=True))
-    labels, columns = ([text["column"] for text in opened["records"][0][part]] for part in ("labels", "in_words"))
+    records = opened["records"]
+    labels, columns = _columns(records, "labels"), _columns(records, "in_words")
+    cells = [(_cells(record, "labels", labels), _cells(record, "in_words", columns)) for record in records]
+    pairs = list(zip(message["message"]["rows"], records, cells, strict=True))
     if form.get("as") == "csv":
         head = [
             "candidate",
@@ -65,9 +67,9 @@ async def open_records(page: Page, form: Form) -> Response:
             *columns,
         ]
         rows = [
-            [good["row"], record["file_row"] or record["record"], *_texts(record, "labels"), record["plays"],
-             "no" if good["queried"] else "yes", good["mean"], good["probability"], *_texts(record, "in_words")]
-            for good, record in pairs
+            [good["row"], record["file_row"] or record["record"], *label_cells, record["plays"],
+             "no" if good["queried"] else "yes", good["mean"], good["probability"], *words]
+            for good, record, (label_cells, words) in pairs
         ]  # fmt: skip
         return page.csv(f"records-{page.path['message_id']}", head, rows)
     study, trail = await _study(page, message["study_id"])
@@ -76,8 +78,14 @@ async def open_records(page: Page, form: Form) -> Response:
     return page.show("records.html", title="The recommended records", trail=trail, **context)
 
 
-def _texts(record: dict[str, Any], member: str) -> list[str]:
-    return [text["text"] for text in record[member]]
+def _columns(records: list[dict[str, Any]], member: str) -> list[str]:
+    """The columns that any of the records has a text of: an empty label is left out of its record."""
+    return list(dict.fromkeys(text["column"] for record in records for text in record[member]))
+
+
+def _cells(record: dict[str, Any], member: str, columns: list[str]) -> list[str]:
+    texts = {text["column"]: text["text"] for text in record[member]}
+    return [texts.get(column, "") for column in columns]
 
 
 @pages.get("/messages/{message_id}", roles=("owner",))

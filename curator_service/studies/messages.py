@@ -173,8 +173,7 @@ class Messages:
             released = self._candidate(db, study_id, choice.row)
             if released.groups is not None:
                 raise StateConflict("a candidate of this study is a group of records: open the group")
-            of_row = ledger_lines.row_balances(db, study_id, [choice.row]).get(choice.row)
-            view = self._record(db, choice.row, released, of_row.plays if of_row else 0)
+            (view,) = self._records(db, [choice.row], released)
             self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details={"study_id": study_id})
             return view
 
@@ -185,8 +184,7 @@ class Messages:
 
         Raises NotFound, StateConflict for a message that recommends no records, and as ``open_record``.
         """
-
-        def work(db: Connection) -> wire.RecordTable:
+        with self._context.database.read() as db:  # thousands of records keep no charge waiting
             message = table.find(db, message_id)
             content, study_id = _CONTENT.validate_json(message.body), message.study_id
             if isinstance(content, wire.BudgetMessage):
@@ -195,14 +193,12 @@ class Messages:
             released = self._candidate(db, study_id, max(rows))
             if released.groups is not None:
                 raise StateConflict("a candidate of this study is a group of records: open the group")
-            balances = ledger_lines.row_balances(db, study_id, rows)
-            plays = {row: balances[row].plays if row in balances else 0 for row in rows}
-            records = [self._record(db, row, released, plays[row]) for row in rows]
-            details = {"study_id": study_id, "records": len(records)}
-            self._context.audit_trail.record(db, request, 200, "", kind="record.opened", details=details)
-            return wire.RecordTable(study_id=study_id, records=records)
-
-        return self._context.database.write(work)
+            records = self._records(db, rows, released)
+        details, trail = {"study_id": study_id, "records": len(records)}, self._context.audit_trail
+        self._context.database.write(
+            lambda db: trail.record(db, request, 200, "", kind="record.opened", details=details)
+        )
+        return wire.RecordTable(study_id=study_id, records=records)
 
     def open_group(self, request: RequestContext, study_id: str, choice: wire.RecordChoice) -> wire.GroupView:
         """Show the owner the records of a group. The log says who opened one of which study, and not which.
@@ -220,19 +216,28 @@ class Messages:
 
         return self._context.database.write(work)
 
-    def _record(self, db: Connection, row: int, released: Released, plays: int) -> wire.RecordView:
-        values, labels = released.values(row, released.names), released.reading.labels if released.reading else []
-        stored = int(released.order[row])
-        return wire.RecordView(
-            study_id=released.study_id,
-            row=row,
-            record=released.record(row),
-            file_row=released.file_row(stored),
-            labels=self._labels.shown(db, released.spec.dataset_id, labels, [stored], labels).get(stored, []),
-            in_words=in_words(released.reading, values),
-            columns=[wire.Shown(column=name, value=value) for name, value in values.items()],
-            plays=plays,
-        )
+    def _records(self, db: Connection, rows: list[int], released: Released) -> list[wire.RecordView]:
+        """The records behind candidates, in their order."""
+        names = released.reading.labels if released.reading else []
+        stored = [int(released.order[row]) for row in rows]
+        labels = self._labels.shown(db, released.spec.dataset_id, names, stored, names)
+        balances = ledger_lines.row_balances(db, released.study_id, rows)
+        views = []
+        for row, index in zip(rows, stored, strict=True):
+            values = released.values(row, released.names)
+            views.append(
+                wire.RecordView(
+                    study_id=released.study_id,
+                    row=row,
+                    record=released.record(row),
+                    file_row=released.file_row(index),
+                    labels=labels.get(index, []),
+                    in_words=in_words(released.reading, values),
+                    columns=[wire.Shown(column=name, value=value) for name, value in values.items()],
+                    plays=balances[row].plays if row in balances else 0,
+                )
+            )
+        return views
 
     def _candidate(self, db: Connection, study_id: str, row: int) -> Released:
         released = self._studies.of(db, study_id)

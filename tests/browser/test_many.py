@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.test_own_data import BOUNDS, Person, decide_the_columns, diabetes, diabetes_csv
+from tests.browser.test_own_data import Person, diabetes, owner_opens_a_study
 from tests.browser.two_services import opened
 
 GOOD = 280.0
@@ -21,44 +21,24 @@ def services(make_service, tmp_path_factory):
 
 def test_many_patients_are_looked_for_and_opened_as_a_table_and_a_file(services, browser):
     olga, vera = (Person(browser, services.address_of(name), name) for name in ("olga", "vera"))
-    grant = owner_says_what_is_good(olga)
+    grant = owner_opens_a_study(
+        olga,
+        name="Fast progression",
+        direction="Large ones",
+        queries="40",
+        goal=say_what_is_good,
+        drafted="as many good records as possible: at least 280",
+    )
     listed = vendor_hands_over_the_list(vera, grant)
     owner_opens_the_records(olga, listed)
     for person in (olga, vera):
         person.visitor.close()
 
 
-def owner_says_what_is_good(olga):
-    olga.follow("Upload a dataset")
-    olga.file("File", "diabetes.csv", diabetes_csv())
-    olga.press("Check and store")
-    decide_the_columns(olga)
-    olga.follow("New study on this dataset")
-    olga.fill("Name of the study", "Fast progression")
-    olga.press("Next")
-    for name, (lower, upper) in BOUNDS.items():
-        olga.fill(f"smallest of {name}", str(lower))
-        olga.fill(f"largest of {name}", str(upper))
-    olga.press("Next")
-    olga.tick("Large ones")
+def say_what_is_good(olga):
     olga.tick("As many good records as possible")
     olga.fill("Good means at least", str(GOOD))
-    olga.fill("Column of the outcome", "progression")
     olga.visitor.audit()
-    olga.press("Next")
-    olga.fill("epsilon", "6")
-    olga.press("Next")
-    olga.tick("Exactly")
-    olga.fill("How many measurements", "40")
-    olga.press("Next")
-    expect(olga.page.locator("main")).to_contain_text("as many good records as possible: at least 280")
-    olga.press("Make the draft")
-    olga.tick("I have read what is promised and what is not")
-    olga.tick("The preview found a high risk")
-    olga.press("Release")
-    olga.fill("For whom", "Vera")
-    olga.press("Make the grant")
-    return olga.download("Download grant.json")
 
 
 def vendor_hands_over_the_list(vera, grant):

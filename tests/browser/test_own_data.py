@@ -117,26 +117,31 @@ def test_own_data_from_the_upload_to_an_accepted_recommendation(services, browse
         person.visitor.close()
 
 
-def owner_opens_a_study(olga):
+def owner_opens_a_study(olga, name="Least progression", direction="Small ones", queries="20", goal=None, drafted=None):
+    """From the file to grant.json; ``goal`` fills in what is to be found, ``drafted`` is the text of the review."""
     olga.follow("Upload a dataset")
     olga.file("File", "diabetes.csv", diabetes_csv())
     olga.press("Check and store")
     decide_the_columns(olga)
     olga.follow("New study on this dataset")
-    olga.fill("Name of the study", "Least progression")
+    olga.fill("Name of the study", name)
     olga.press("Next")
-    for name, (lower, upper) in BOUNDS.items():
-        olga.fill(f"smallest of {name}", str(lower))
-        olga.fill(f"largest of {name}", str(upper))
+    for column, (lower, upper) in BOUNDS.items():
+        olga.fill(f"smallest of {column}", str(lower))
+        olga.fill(f"largest of {column}", str(upper))
     olga.press("Next")
-    olga.tick("Small ones")
+    olga.tick(direction)
+    if goal is not None:
+        goal(olga)
     olga.fill("Column of the outcome", "progression")
     olga.press("Next")
     olga.fill("epsilon", "6")
     olga.press("Next")
     olga.tick("Exactly")
-    olga.fill("How many measurements", "20")
+    olga.fill("How many measurements", queries)
     olga.press("Next")
+    if drafted is not None:
+        expect(olga.page.locator("main")).to_contain_text(drafted)
     olga.press("Make the draft")
     olga.tick("I have read what is promised and what is not")
     olga.tick("The preview found a high risk")

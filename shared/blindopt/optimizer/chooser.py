@@ -482,11 +482,10 @@ class RowChooser:
             mean, sd = self._algorithm.moments(rows)
         else:
             mean, sd = np.array([self._sums[row][0] / self._sums[row][1] for row in rows.tolist()]), np.zeros(len(rows))
-        for index, row in enumerate(rows.tolist()):
-            if row in self._exact_values:
-                mean[index], sd[index] = self._sign * self._exact_values[row], 0.0
-            elif row in self._exact_rows:
-                mean[index], sd[index] = self._sums[row][0] / self._sums[row][1], 0.0
+        exact = {row: self._sums[row][0] / self._sums[row][1] for row in self._exact_rows.tolist()}
+        exact |= {row: self._sign * value for row, value in self._exact_values.items()}
+        _, at, which = np.intersect1d(rows, _rows(list(exact)), assume_unique=True, return_indices=True)
+        mean[at], sd[at] = np.array([exact[row] for row in sorted(exact)])[which], 0.0
         return mean, probability_above(mean, sd, threshold)
 
     def candidates_over(self, over: Over) -> Rows:
