@@ -24,9 +24,9 @@ from blindopt.wire import (
 from curator_service.privacy.search_simulation import rho, rho_of_box
 
 CHANCE = 0.1
-"""Below this rho few searches were ahead of random records (docs/privacy.md, "How much noise a search bears")."""
+"""Below this rho no search was ahead of random records (docs/privacy.md, "How much noise a search bears")."""
 CLEAR = 0.35
-"""Above this rho it was ahead in all of them."""
+"""Above this rho nearly all were."""
 FEATURES_MAX = 20
 """Uniform rows say nothing of more features than this: those are mostly embeddings, which fill no box."""
 
