@@ -21,7 +21,7 @@ OWN = {
     "curator_service": """
         (module) Accounts.accounting AnswerVersion.units AnswerVersions._published BoundsSearch._drawn
         BoundsSearch.find.begin Curator._hides_times Forecasts._view InboxLogSummary._check_measurements
-        Labels._read Labels.sealed LoggedStudy.fault Messages._approved Messages.open_records.work
+        Labels._read Labels.sealed LoggedStudy.fault Messages._approved Messages.open_records
         Overviews._account ReleasedStudies.of
         Releases._begin.work Sandboxes.make StoredRelease.of Studies.change.effect StudyUse.of
         TuningLogSummary.check Tunings._settle Tunings._view Tunings._work.check_unchanged Tunings._work.read
