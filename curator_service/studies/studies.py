@@ -301,6 +301,8 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
     faults += answers.faults(spec.answers)
     faults += groups.faults(spec)
     faults += ledger.faults(spec)
+    if spec.refine is not None:
+        faults.append({"field": "refine", "message": "no study of this version refines its records: leave it out"})
     if faults:
         raise Invalid.of(faults)
     if dataset.state == "archived":

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request, Sha256
+from blindopt.wire.base import FEATURES_MAX, PLAYS_MAX, ROWS_MAX, Page, Reply, Request, Sha256
 
 PARTS_MAX = 1_000
 NUMBER_MAX = 24
@@ -118,6 +118,15 @@ class Answer(Reply):
     passport: NoisePassport = Field(description="Noise description of the answer.")
 
 
+class Refinement(Reply):
+    """A queried record once more, less blurred: drawn once for each record, whoever queries it, however often."""
+
+    row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
+    z: list[float] = Field(
+        min_length=1, max_length=FEATURES_MAX, description="Its features with the noise of refine, in scaled units."
+    )
+
+
 class QueryPending(Reply):
     """A charged query that waits for people or the owner's system to measure.
 
@@ -154,15 +163,23 @@ class QueryReply(Reply):
         max_length=ROWS_MAX,
         description="Requested candidates that nobody measured: they have no answer. The reason is for the owner only.",
     )
+    refined: list[Refinement] = Field(
+        [],
+        max_length=ROWS_MAX,
+        exclude_if=lambda refined: not refined,
+        description="Answered candidates of a study with refine, each once, in the order of the request; absent where "
+        "there are none.",
+    )
     salt: str = Field(
-        max_length=64 + NUMBER_MAX * ROWS_MAX * PLAYS_MAX,
+        max_length=64 + NUMBER_MAX * ROWS_MAX * (PLAYS_MAX + FEATURES_MAX),
         description="Random text, so that neither the digest nor the length of this reply reveals an outcome.",
     )
 
     @model_validator(mode="after")
     def _salt_fits(self) -> Self:
-        if len(self.salt) > 64 + NUMBER_MAX * len(self.answers):  # it is longer as the numbers are shorter
-            raise ValueError("the salt is longer than 64 characters and 24 for each answer")
+        numbers = len(self.answers) + sum(len(refinement.z) for refinement in self.refined)
+        if len(self.salt) > 64 + NUMBER_MAX * numbers:  # it is longer as the numbers are shorter
+            raise ValueError("the salt is longer than 64 characters and 24 for each number")
         return self
 
 

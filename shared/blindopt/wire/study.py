@@ -12,6 +12,7 @@ from blindopt.wire.base import (
     BudgetEpsilon,
     Caution,
     DecimalString,
+    Epsilon,
     Limits,
     Name,
     NonNegativeFloat,
@@ -183,6 +184,31 @@ class Budget(Request):
     )
 
 
+class Refine(Request):
+    """A measured record leaves once more, less blurred: with its first answer, and with the noise of epsilon.
+
+    A record that was measured has used epsilon beside the release's; all others the release's alone.
+    """
+
+    epsilon: Epsilon = Field(description="Epsilon of the second draw, pure, which each refined record uses.")
+    persons: int | None = Field(
+        None,
+        ge=1,
+        lt=2**53,
+        description="Persons who may be refined, at most: a query that would refine more is refused. Null: the cap on "
+        "queries.",
+    )
+
+
+class RefineView(Reply):
+    """The second draw of each measured record, as a modeler sees it: the law of the release, with less noise."""
+
+    epsilon: DecimalString = Field(description="Epsilon of the second draw.")
+    sd: float = Field(
+        gt=0, description="Standard deviation of its noise per coordinate, in scaled units; the release's family."
+    )
+
+
 _NOT_STATED: Any = None
 _WHAT_TO_STATE = (
     'state what is done to y: {"mechanism": "auto", "epsilon": "1", "value_bound": 3.0} adds noise, with an epsilon '
@@ -240,6 +266,12 @@ class StudyCreate(Request):
         validate_default=True,
         description="Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which "
         "returns it exactly, is no default.",
+    )
+    refine: Refine | None = Field(
+        None,
+        exclude_if=lambda refine: refine is None,
+        description="A measured record leaves once more, less blurred. For planar_laplace without rotate, with "
+        "privacy_unit row. Null: none does.",
     )
     release_of: str | None = Field(
         None,
@@ -396,6 +428,11 @@ class StudyView(PublishedCandidates):
     )
     noise: NoiseLaw = Field(description="Public law of the release, given the features.")
     answers: Answers = Field(description="Answer mechanism (never auto) and its epsilon.")
+    refine: RefineView | None = Field(
+        None,
+        exclude_if=lambda refine: refine is None,
+        description="The second draw of each measured record, in refined of its replies; absent where there is none.",
+    )
     privacy_unit: Literal["row", "answer"] = Field(
         description=(
             "row: answers about one record add up; answer: each is another person's, in reality or, where "

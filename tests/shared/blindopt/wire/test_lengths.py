@@ -87,10 +87,11 @@ def test_a_list_without_a_length_of_its_own_has_that_of_all():
     assert findings["maxItems"] == ITEMS_MAX
 
 
-def test_the_salt_of_several_answers_is_longer():
+@pytest.mark.parametrize(("refined", "numbers"), [([], 2), ([{"row": 0, "z": [0.5, 1.5, 2.5]}], 5)])
+def test_the_salt_of_several_numbers_is_longer(refined, numbers):
     answer = {"row": 0, "play": 1, "y": 0.5, "passport": {"measurement_variance": 0.0}}
-    for length, fits in ((64 + 2 * 24, True), (65 + 2 * 24, False)):
-        reply = json.dumps(QUERY | {"answers": [answer] * 2, "salt": "a" * length})
+    for length, fits in ((64 + numbers * 24, True), (65 + numbers * 24, False)):
+        reply = json.dumps(QUERY | {"answers": [answer] * 2, "refined": refined, "salt": "a" * length})
         if fits:
             assert len(wire.QueryReply.model_validate_json(reply).salt) == length
         else:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -121,6 +122,7 @@ REQUESTS = [
     (wire.LogQuota, {"bytes_per_day": None}),
     (wire.FindBest, {"kind": "best"}),
     (wire.FindMany, {"kind": "many", "threshold": 0.3}),
+    (wire.Refine, {"epsilon": "3", "persons": 50}),
     (wire.GoodRow, GOOD_ROW),
     (wire.RecommendationsMessage, {"kind": "recommendations", "rows": [GOOD_ROW], "found": 1.5, "threshold": 0.3}),
     (wire.Reach, {"name": "reach", "optimism": 1.0}),
@@ -337,6 +339,8 @@ OUTSIDE = [
     (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
     (wire.Budget, {}, "epsilon_total", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
     (wire.StudyCreate, STUDY, "privacy_unit", ["study", None, 1]),
+    (wire.Refine, {"epsilon": "3"}, "epsilon", ["0", "1001", "0.0000001", 3, None]),
+    (wire.Refine, {"epsilon": "3"}, "persons", [0, -1, 2**53, 1.0, True]),
     (wire.GrantCreate, {"name": "g"}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
     (wire.Rotation, {}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
     (wire.LogQuota, {"bytes_per_day": None}, "bytes_per_day", [0, (1 << 20) - 1, 1.0, 2**53, True]),
@@ -375,6 +379,17 @@ def test_what_lies_outside_its_range_is_refused():
     for kind, body, field, outside in OUTSIDE:
         for value in outside:
             refused(kind, {**body, field: value})
+
+
+def test_a_study_that_refines_nothing_has_the_bytes_of_one_from_before_there_were_refinements():
+    plain, refining = (wire.StudyCreate.model_validate(STUDY | more) for more in ({}, {"refine": {"epsilon": "3"}}))
+    assert "refine" not in plain.model_dump_json()
+    assert '"refine":{"epsilon":"3","persons":null}' in refining.model_dump_json()
+    reply = {"id": "qry_0123456789abcdef", "study_id": "std_0", "state": "answered", "answers": [], "salt": ""}
+    reply |= {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    assert "refined" not in wire.QueryReply.model_validate(reply).model_dump_json()
+    refined = wire.QueryReply.model_validate(reply | {"refined": [{"row": 3, "z": [0.5]}]})
+    assert '"refined":[{"row":3,"z":[0.5]}]' in refined.model_dump_json()
 
 
 def test_a_refuted_mechanism_needs_its_acknowledgement():
