@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from blindopt import bodies, wire
 from blindopt.audit.merkle_log import Json
+from blindopt.display import counted
 from blindopt.formats.text_files import read_text_file
 from curator_service.cli import daily, links
 from curator_service.cli.program import PROGRAM, as_owner, open_context
@@ -204,8 +205,9 @@ def _summary(report: wire.TuningReport) -> str:
 
     delta = "" if report.delta == "0" else f", delta {report.delta}"
     error = number(report.expected_value_error)
+    tried = f"{counted(report.points, 'hyper-parameter')}, {counted(report.records, 'record')}"
     paragraphs = [
-        f"{report.method}: {report.points} hyper-parameters, {report.records} records, epsilon {report.epsilon}{delta}",
+        f"{report.method}: {tried}, epsilon {report.epsilon}{delta}",
         f"  used so far  {report.spent_epsilon} of {report.cap_epsilon}",
         f"  lambda~       drawn at scale {number(report.index_scale)}; expected gap {number(report.expected_gap)}",
         f"  v~            noise of scale {number(report.value_scale)}; expected error {error}",

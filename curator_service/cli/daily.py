@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 import typer
 
 from blindopt import wire
+from blindopt.display import counted
 from blindopt.errors import Invalid, Remote, StateConflict
 from blindopt.faults import nearest
 from blindopt.formats.numbers import DecimalSigns, either, readings
@@ -237,7 +238,10 @@ def erase(
     """
     with as_owner(url, token_file) as client:
         view = client.dataset(dataset).view
-        confirm(f"Erase {view.name} ({view.rows} records), with all answers about it? This cannot be undone.", yes)
+        confirm(
+            f"Erase {view.name} ({counted(view.rows, 'record')}), with all answers about it? This cannot be undone.",
+            yes,
+        )
         done = client.erase_dataset(dataset)
     counts = f"{len(done.studies)} studies, {done.replies} replies, {done.measurements} entries of measurements"
     show(done, f"{done.id} is erased: {counts}. Backups keep what they have, and vendors what they received", as_json)

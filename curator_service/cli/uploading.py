@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blindopt import wire
+from blindopt.display import counted
 from blindopt.errors import BlindoptError, Invalid, Remote
 from blindopt.formats.column_ways import DATES, DROP, LISTED, SEPARATORS, categories, contents, is_problem, key_of, ways
 from blindopt.formats.numbers import readings
@@ -99,7 +100,7 @@ def upload(
             with suppress(BlindoptError):  # it is registered, or the service is gone
                 waiting.discard()
     view = dataset.view
-    summary = f"{view.id}: {view.rows:,} records, {len(view.columns):,} columns"
+    summary = f"{view.id}: {counted(view.rows, 'record')}, {counted(len(view.columns), 'column')}"
     left_out = f", {view.rows_left_out:,} left out" if view.rows_left_out else ""
     show(view, summary + left_out, as_json)
     for overlap in view.overlaps:
@@ -191,7 +192,7 @@ def _ask(waiting: "UploadedFile") -> None:
             typer.echo(f"\nThe file cannot be read so, decide again: {error}", err=True)
             continue
         remaining = waiting.view.remaining
-        typer.echo(f"\n{remaining.rows if remaining else 0:,} of {view.rows:,} records remain.", err=True)
+        typer.echo(f"\n{remaining.rows if remaining else 0:,} of {counted(view.rows, 'record')} remain.", err=True)
         is_stored = typer.confirm("Store them? No: decide again.", default=True, err=True)
 
 

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 
 from blindopt import wire
@@ -59,20 +60,29 @@ class PublicForecasts:
     def view(self, spec: wire.StudyCreate, *, of_answers: bool = False) -> wire.PublicForecast:
         """The forecast of a draft, which this starts unless it was started before.
 
-        ``of_answers``: at levels of its answers, with its own release; else at levels of its release. Raises Invalid
-        for a draft that cannot be made, or whose release has no privacy level to forecast.
+        ``of_answers``: at levels of its answers, with its own release; else at levels of its release. A level of its
+        own is forecast alone, so that the usual ones need not be made again. Raises Invalid for a draft that cannot be
+        made, or whose release has no privacy level to forecast.
         """
         digest, job = self._inputs(spec, of_answers=of_answers)
         with self._lock:
-            entry = self._entries.get(digest)
-            if entry is None:
-                entry = self._entries[digest] = _Entry(job, Task(self._kind, digest))
-                for dropped in self._kind.submit(entry.task, partial(self._work, entry)):
-                    self._entries.pop(dropped.id)
-            self._entries.move_to_end(digest)
-            while len(self._entries) > KEPT_MAX and next(iter(self._entries.values())).reply is not None:
-                self._entries.popitem(last=False)
-            return entry.view
+            usual = self._entry(digest, job)
+            if (forecast := usual.view).state != "completed" or (own := _of_own(spec, usual.job)) is None:
+                return forecast
+            view = self._entry(*own).view
+        return forecast.model_copy(update={"points": _joined(forecast, view)}) if view.state != "running" else view
+
+    def _entry(self, digest: str, job: Job) -> _Entry:
+        """The forecast with these inputs, started unless it was before. The caller holds the lock."""
+        entry = self._entries.get(digest)
+        if entry is None:
+            entry = self._entries[digest] = _Entry(job, Task(self._kind, digest))
+            for dropped in self._kind.submit(entry.task, partial(self._work, entry)):
+                self._entries.pop(dropped.id)
+        self._entries.move_to_end(digest)
+        while len(self._entries) > KEPT_MAX and next(iter(self._entries.values())).reply is not None:
+            self._entries.popitem(last=False)
+        return entry
 
     def points(self, spec: wire.StudyCreate) -> list[wire.ForecastPoint]:
         """The points of the forecasts of a draft that have been made; starts nothing, also of an archived dataset.
@@ -86,7 +96,9 @@ class PublicForecasts:
             except (Invalid, StateConflict):
                 continue
             with self._lock:
-                points += self._entries[digest].view.points if digest in self._entries else []
+                if (entry := self._entries.get(digest)) is not None:
+                    own = self._entries.get((_of_own(spec, entry.job) or ("",))[0])
+                    points += entry.view.points if own is None else _joined(entry.view, own.view)
         return points
 
     def _inputs(self, spec: wire.StudyCreate, *, of_answers: bool) -> tuple[str, Job]:
@@ -127,6 +139,25 @@ class PublicForecasts:
             entry.reply = task.do(entry.job)
         except Exception as error:  # its text may quote a value
             entry.reply = Reply(problem=f"a fault on our side ({type(error).__name__})")
+
+
+def _of_own(spec: wire.StudyCreate, job: Job) -> tuple[str, Job] | None:
+    """Digest and inputs of a forecast at a draft's own level, with the functions of ``job``; None if ``job`` has it."""
+    own = spec.budget.epsilon_per_row if is_groups(spec) else getattr(spec.release, "epsilon", None)
+    tried = job.forecast.epsilons if job.forecast.answers is None else [own]
+    if own is None or wire.amount(own) in map(wire.amount, filter(None, tried)):
+        return None
+    made = job.model_copy(update={"forecast": job.forecast.model_copy(update={"epsilons": [own]})})
+    return sha256(made.model_dump_json().encode()), made
+
+
+def _joined(usual: wire.PublicForecast, own: wire.PublicForecast) -> list[wire.ForecastPoint]:
+    """The points of both, each baseline once, in the order of their levels."""
+    return sorted([*usual.points, *(point for point in own.points if point.epsilon)], key=_level)
+
+
+def _level(point: wire.ForecastPoint) -> Decimal:
+    return wire.amount(point.epsilon) if point.epsilon else Decimal(0)
 
 
 def _without_private(spec: wire.StudyCreate, *, of_answers: bool) -> wire.StudyCreate:

@@ -17,6 +17,8 @@ from blindopt.errors import Invalid
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 SECONDS_MAX = 1e9
+SIGNATURE_MAX = 250
+"""Characters up to which a signature is shown with the types of its parameters."""
 _SECONDS = "_s"
 """Ends the names of arguments in seconds."""
 _NO = object()
@@ -54,10 +56,20 @@ def checked(function: F) -> F:
         named = {name: _read(name, kinds.get(name), value) for name, value in options.items()}
         return function(*positional, *args[len(names) :], **named)
 
-    if function.__name__ == "__init__":  # help of a class begins with a line that can be read
-        bare = [p.replace(annotation=p.empty) for p in parameters]
-        call.__signature__ = inspect.Signature(bare)  # type: ignore[attr-defined]
-    return cast(F, call)
+    return cast(F, short_signature(call))
+
+
+def short_signature(function: F) -> F:
+    """Let help show names and defaults alone where the types are long, as of a class; docstrings say what each takes.
+
+    So the first line of help can be read at a glance.
+    """
+    signature, is_class = inspect.signature(function), function.__name__ == "__init__"
+    if is_class or len(str(signature)) > SIGNATURE_MAX:
+        bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        returned = signature.empty if is_class else signature.return_annotation
+        function.__signature__ = inspect.Signature(bare, return_annotation=returned)  # type: ignore[attr-defined]
+    return function
 
 
 def checked_methods(cls: type[T]) -> type[T]:

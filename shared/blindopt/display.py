@@ -19,6 +19,15 @@ LINES_MAX, ROWS_MAX, WIDTH = 30, 20, 100
 _NARROWEST = 12
 
 
+def counted(count: int, noun: str) -> str:
+    """How many of something, in words.
+
+    >>> counted(1, "record"), counted(1161, "record")
+    ('1 record', '1,161 records')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 class Table(NamedTuple):
     """Rows under their headings, or names and values where there are none. A cell may be a list of sentences."""
 

@@ -5,6 +5,7 @@ from math import log
 
 from blindopt import wire
 from blindopt.answer_worth import AnswerLaw, carried, law_of
+from blindopt.display import counted
 
 _SOURCES = {
     "column": "Answers come at once.",
@@ -67,18 +68,18 @@ class Offer:
         elif study.noise.family != "none":
             noise = f"after {_NOISE[study.noise.family]}"
         kind = "groups of records" if study.mechanism == "groups" else "candidates"
-        sought = "largest" if study.direction == "maximize" else "smallest"
-        columns = f"{study.r} {'column' if study.r == 1 else 'columns'}"
-        wish = f"the {sought} outcome"
-        if isinstance(study.goal, wire.FindMany):
-            wish = f"as many good ones as possible: {_good(study.goal, study.direction)}"
-        return f"{study.n:,} {kind}, {columns} {noise}. The owner looks for {wish}."
+        wish = sought(study.goal, study.direction)
+        return f"{study.n:,} {kind}, {counted(study.r, 'column')} {noise}. The owner looks for {wish}."
 
 
-def _good(goal: wire.FindMany, direction: str) -> str:
+def sought(goal: wire.Goal, direction: str) -> str:
+    """What a search looks for, in words."""
+    if isinstance(goal, wire.FindBest):
+        return f"the {'largest' if direction == 'maximize' else 'smallest'} outcome"
+    good = f"at {'least' if direction == 'maximize' else 'most'} {goal.threshold or 0:.6g}"
     if goal.share is not None:
-        return f"the best {100 * goal.share:.3g} %"
-    return f"at {'least' if direction == 'maximize' else 'most'} {goal.threshold:.6g}"
+        good = f"the best {100 * goal.share:.3g} %"
+    return f"as many good ones as possible: {good}"
 
 
 def _answer(law: AnswerLaw | None, *, of_groups: bool) -> str:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindopt import wire
-from blindopt.arguments import checked_methods
+from blindopt.arguments import checked_methods, short_signature
 from blindopt.client import reports, uploads
 from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 from blindopt.client.drafts import Columns, Outcome, Privacy, Tuning, columns_of, study_of, tuning_of, undecided
 from blindopt.client.uploads import Reading, reading_of
-from blindopt.display import Shown, Table, facts
+from blindopt.display import Shown, Table, counted, facts
 from blindopt.errors import Invalid, Remote
 from blindopt.faults import dotted, nearest
 from blindopt.formats.text_files import file_errors, save_secret
+from blindopt.offers import sought
 from blindopt.wire.base import parsed
 
 WAIT_S = 7 * 86_400.0
@@ -506,6 +507,7 @@ class Dataset(Shown):
         """ds_..."""
         return self.view.id
 
+    @short_signature
     def study(
         self,
         name: str,
@@ -563,11 +565,14 @@ class Dataset(Shown):
         return self.owner.account(self.id)
 
     def __repr__(self) -> str:
-        return f"<dataset {self.view.name} ({self.id}): {self.view.rows} records, {len(self.view.columns)} columns>"
+        return f"<dataset {self.view.name} ({self.id}): {self._size()}>"
+
+    def _size(self) -> str:
+        return f"{counted(self.view.rows, 'record')}, {counted(len(self.view.columns), 'column')}"
 
     def _tables(self) -> list[Table]:
         rows = [[column.name, column.minimum, column.maximum] for column in self.view.columns]
-        caption = f"{self.view.name}: {self.view.rows} records. Smallest and largest values are for you alone."
+        caption = f"{self.view.name}: {self._size()}. Smallest and largest values are for you alone."
         return [Table(["Column", "Smallest", "Largest"], rows, caption)]
 
 
@@ -618,8 +623,12 @@ class Draft(Shown):
         return f"<draft {self.view.spec.name} ({self.id})>"
 
     def _tables(self) -> list[Table]:
-        values = {"Draft": self.view.spec.name, "Id": self.id, "Guarantee": self.view.guarantee}
-        return [facts(values | {"Not protected": self.view.not_protected})]
+        values = {
+            "Draft": self.view.spec.name,
+            "Id": self.id,
+            "Looks for": sought(self.view.spec.goal, self.view.spec.measurement.direction),
+        }
+        return [facts(values | {"Guarantee": self.view.guarantee, "Not protected": self.view.not_protected})]
 
 
 class ReleasedStudy(Shown):
@@ -636,6 +645,7 @@ class ReleasedStudy(Shown):
         """The study as it is now."""
         return self.owner._study(self.id)
 
+    @short_signature
     def another(
         self,
         name: str,
@@ -707,7 +717,12 @@ class ReleasedStudy(Shown):
     def _tables(self) -> list[Table]:
         view = self.view
         values = {"Study": view.spec.name, "Id": view.id, "State": view.state, "Dataset": view.spec.dataset_id}
-        return [facts(values | {"Guarantee": view.guarantee})]
+        return [
+            facts(
+                values
+                | {"Looks for": sought(view.spec.goal, view.spec.measurement.direction), "Guarantee": view.guarantee}
+            )
+        ]
 
 
 @checked_methods

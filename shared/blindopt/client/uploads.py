@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from blindopt import wire
 from blindopt.client.drafts import columns_of
+from blindopt.display import counted
 from blindopt.formats.column_ways import SEPARATORS, contents, is_problem, key_of, ways
 from blindopt.wire.base import parsed
 
@@ -32,8 +33,8 @@ def choices_of(view: wire.PendingUpload) -> list[wire.ColumnChoice]:
 def remaining(view: wire.PendingUpload) -> str:
     """How many records remain of a file, in words."""
     if view.remaining is None:
-        return f"{view.rows:,} records; how many remain is not counted yet"
-    return f"{view.remaining.rows:,} of {view.rows:,} records remain"
+        return f"{counted(view.rows, 'record')}; how many remain is not counted yet"
+    return f"{view.remaining.rows:,} of {counted(view.rows, 'record')} remain{'s' if view.rows == 1 else ''}"
 
 
 HEAD = ("Column", "Holds", "Read as", "First cells")
@@ -45,7 +46,7 @@ def first_line(view: wire.PendingUpload) -> str:
     if view.separator is not None:
         sign = "comma" if view.decimal == "," else "point"
         signs = f", separated by {SEPARATORS[view.separator]}, with a decimal {sign}, in {view.encoding}"
-    return f"{view.filename}: {view.rows:,} records, {len(view.columns):,} columns{signs}"
+    return f"{view.filename}: {counted(view.rows, 'record')}, {counted(len(view.columns), 'column')}{signs}"
 
 
 def rows_of(view: wire.PendingUpload) -> list[tuple[str, str, str, str]]:
@@ -74,5 +75,6 @@ def notes(view: wire.PendingUpload) -> list[str]:
         sentences.append(f"Say which sign is decimal, a point or a comma: {', '.join(readings)}")
     sentences.append(f"{remaining(view)}.")
     if view.remaining is not None and view.remaining.copies:
-        sentences.append(f"For you alone: {view.remaining.copies:,} records are exact copies of another.")
+        are = "is an exact copy" if view.remaining.copies == 1 else "are exact copies"
+        sentences.append(f"For you alone: {counted(view.remaining.copies, 'record')} {are} of another.")
     return sentences

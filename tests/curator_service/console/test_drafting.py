@@ -48,6 +48,20 @@ def test_the_cap_on_measurements_is_decided_on_and_never_filled_in():
         assert ("budget.queries" in form.errors, is_wrong or body["budget"]["queries"] == queries) == (is_wrong, True)
 
 
+@pytest.mark.parametrize(
+    ("typed", "is_wrong"),
+    [({}, True), ({"threshold": "7"}, False), ({"share": "0.1"}, False), ({"threshold": "7", "share": "0.1"}, True)],
+)
+def test_what_counts_as_good_is_asked_for_at_its_step(typed, is_wrong):
+    goal = {f"goal.{name}": value for name, value in typed.items()}
+    form = Form.blank(**STATED | {"goal.kind": "many"} | goal)
+    body_of(form, DATASET, "measurement")
+    assert list(form.errors) == (["goal.threshold"] if is_wrong else [])
+    form = Form.blank(**STATED | {"goal.kind": "best"} | goal)
+    body_of(form, DATASET, "measurement")
+    assert form.ok  # the control: the best record needs none
+
+
 def a_dataset(*names, **more):
     columns = [wire.Column(name=name, minimum=0.0, maximum=1.0) for name in names]
     return wire.DatasetView.model_construct(id="ds_1", columns=columns, public=False, **more)

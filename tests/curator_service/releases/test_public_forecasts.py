@@ -104,6 +104,21 @@ def test_one_is_made_for_every_epsilon_name_and_cap(made):
     assert len(Held.jobs) == 2  # the control: another Delta is another forecast
 
 
+def test_the_drafts_own_level_is_made_beside_the_usual_ones_and_alone(made):
+    """With the functions of the usual ones, so that the gaps can be compared; 4.0 is a usual level."""
+    forecasts, spec, _ = made
+    forecasts.view(spec)
+    _ended()
+    for epsilon in ("4.0", "7.5"):
+        forecasts.view(spec.model_copy(update={"release": wire.AutoRelease(epsilon=epsilon)}))
+        _ended()
+    usual, own = Held.jobs
+    assert (usual.forecast.epsilons, own.forecast.epsilons) == (list(public_forecasts.EPSILONS), ["7.5"])
+    assert (own.seed, own.study, own.forecast.functions) == (usual.seed, usual.study, usual.forecast.functions)
+    listed = forecasts.view(spec.model_copy(update={"release": wire.AutoRelease(epsilon="7.5")})).points
+    assert sorted(listed, key=str) == sorted([*POINTS, *(point for point in POINTS if point.epsilon)], key=str)
+
+
 def test_it_has_the_drafts_own_answers_and_as_many_queries_as_its_caps_allow(made):
     """Of answers: the draft's own epsilon and two more, each with its own release; at most 100 queries."""
     forecasts, spec, _ = made

@@ -183,6 +183,15 @@ def test_objects_of_an_owner_and_a_measurer(nowhere, tmp_path, monkeypatch):
     assert faults_of(grant.save, {"path": tmp_path}) == {}
 
 
+@pytest.mark.parametrize("owner", [bo.Owner, bo.Vendor, bo.Study, bo.Optimizer, Dataset, Draft, ReleasedStudy])
+def test_the_signature_of_each_public_method_can_be_read(owner):
+    names = [name for name in vars(owner) if name == "__init__" or not name.startswith("_")]
+    methods = [getattr(owner, name) for name in names if callable(getattr(owner, name))]
+    assert methods
+    for method in methods:
+        assert len(str(inspect.signature(method))) <= 280, method
+
+
 def test_files_of_logs_grants_and_studies():
     assert faults_of(*called(bo.verify_log, path="/nonexistent")) == {}
     assert faults_of(*called(bo.reconcile, first="/nonexistent", second="/nonexistent")) == {}

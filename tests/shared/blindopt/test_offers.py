@@ -6,7 +6,7 @@ import re
 import pytest
 
 from blindopt import wire
-from blindopt.offers import Offer
+from blindopt.offers import Offer, sought
 from tests.shared.blindopt.optimizer.small_runs import study
 
 RANGE = {"centre": 11.5, "value_bound": 8.5, "epsilon": "1"}
@@ -46,6 +46,20 @@ def test_an_answer_is_described_by_its_law():
     assert answer_of(wire.NONE)[0] == "Each answer is the outcome as it was measured."
     sentence, _ = answer_of(wire.LaplaceAnswers(mechanism="laplace", **RANGE), mechanism="groups")
     assert "the mean outcome of a group" in sentence
+
+
+@pytest.mark.parametrize(
+    ("goal", "direction", "words"),
+    [
+        (wire.BEST, "minimize", "the smallest outcome"),
+        (wire.FindMany(threshold=7.25), "maximize", "as many good ones as possible: at least 7.25"),
+        (wire.FindMany(threshold=7.25), "minimize", "as many good ones as possible: at most 7.25"),
+        (wire.FindMany(share=0.02), "maximize", "as many good ones as possible: the best 2 %"),
+    ],
+)
+def test_what_is_looked_for_is_told(goal, direction, words):
+    assert sought(goal, direction) == words
+    assert f"looks for {words}." in Offer(study(goal=goal, direction=direction)).sentences[0]
 
 
 @pytest.mark.parametrize(

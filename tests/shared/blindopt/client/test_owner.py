@@ -221,6 +221,7 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
     (message,) = study.messages
     message.decide("accepted", "thank you")
     assert study.messages[0].view.state == "accepted"
+    assert "the largest outcome" in str(study)
     record = study.open_record(1)
     assert record[small.names[2]] in small.y
     account = study.account()
