@@ -54,10 +54,10 @@ def arms(data: Prepared, run: int) -> dict[str, tuple[float, int]]:
     def search(name: str, problem: Problem, rule: str = "auto", by: str | None = None) -> None:
         candidates = len(problem.z)
         queries = min(QUERIES, EVERY * ceil(candidates / EVERY))
-        curve = problem.regrets(run, rule, queries, by=by)
-        if queries == QUERIES:
-            regrets[f"{name}, {QUERIES // 2} queries"] = curve[QUERIES // 2 // EVERY - 1], candidates
-        regrets[name] = curve[-1], candidates
+        half = QUERIES // 2 if queries == QUERIES else queries
+        *earlier, last = problem.regrets(run, rule, queries, by=by, every=half)
+        regrets.update({f"{name}, {half} queries": (regret, candidates) for regret in earlier})
+        regrets[name] = last, candidates
 
     for epsilon in EPSILONS:
         problem = groups.over_groups(data, groups.study_of(data.table, epsilon))

@@ -186,8 +186,8 @@ class Problem:
     answer: Callable[[int], tuple[float, wire.NoisePassport]]
     regret: Callable[[int], float]
 
-    def regrets(self, seed: int, rule: str, steps: int, *, by: str | None = None) -> list[float]:
-        """Ask so many candidates, or all, each once; the regret of the recommendation after each ``EVERY`` of them.
+    def regrets(self, seed: int, rule: str, steps: int, *, by: str | None = None, every: int = EVERY) -> list[float]:
+        """Ask so many candidates, or all, each once; the regret of the recommendation after each ``every`` of them.
 
         ``by`` names the algorithm that recommends: that of ``rule`` if it is None, else one that gets the same answers.
         """
@@ -202,7 +202,7 @@ class Problem:
                 optimizer.tell(row, y, passport=passport)
                 if adviser is not optimizer:
                     adviser.tell(row, y, passport=passport)
-            if step % EVERY == 0:
+            if step % every == 0:
                 best = adviser.recommendation()
                 assert best is not None, "there are answers"
                 regrets.append(self.regret(best.row))
