@@ -18,7 +18,7 @@ from blindopt.gp.candidates import column_scales
 from blindopt.gp.parts import Executor
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.optimizer.algorithms.bandits.few_arms import FewArms
-from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Improver, Learner, build_algorithm, memory_of
+from blindopt.optimizer.algorithms.factory import BatchAlgorithm, Learner, build_algorithm, memory_of
 from blindopt.optimizer.algorithms.gp.rules import GpRule, GpUcb, probability_above, sample_of, threshold_of
 from blindopt.optimizer.algorithms.gp.surrogate import Averaged, OutcomeUnit
 from blindopt.optimizer.algorithms.random_rows import RandomRows
@@ -386,7 +386,7 @@ class RowChooser:
             assert isinstance(self._algorithm, GpUcb), "the settings were checked"
             return self._algorithm.regret(choice, step, self._observed) <= rules.improvement
         if rules.expected_improvement is not None:
-            assert isinstance(self._algorithm, Improver), "the settings were checked"
+            assert isinstance(self._algorithm, GpRule), "the settings were checked"
             spread = OutcomeUnit.of(np.array(self._outcomes)).sd if np.ptp(self._outcomes) > 0 else 0.0
             return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
         return False
@@ -397,9 +397,10 @@ class RowChooser:
 
     def _is_hopeless(self, choice: Choice, step: int) -> bool:
         least = self._spec.stop.least_probability
-        if least is None or choice.mean is None or not isinstance(self._algorithm, GpRule):
+        if least is None or not isinstance(self._algorithm, GpRule) or not self._algorithm.reaches_at(step):
             return False
-        return self._algorithm.reaches_at(step) and self._algorithm.probability(choice) < least
+        mean, sd = np.array([choice.mean]), np.array([choice.sd])
+        return bool(probability_above(mean, sd, self._algorithm.threshold)[0] < least)
 
     # --- warnings ---------------------------------------------------------------------------------
 

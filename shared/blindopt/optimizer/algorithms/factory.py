@@ -1,15 +1,13 @@
-"""The protocols that algorithms offer, and how an algorithm is built from a run's settings."""
+"""The algorithms, and how one is built from a run's settings."""
 
 from dataclasses import replace
 from math import sqrt
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from blindopt import wire
-from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
-from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.fitting import suggest_hyper, typical_distance
 from blindopt.gp.noise_means import CELLS_MAX, COLUMNS_MAX, DRAWS
 from blindopt.optimizer.algorithms.bandits.few_arms import (
@@ -30,7 +28,7 @@ from blindopt.optimizer.algorithms.bandits.thompson import Thompson
 from blindopt.optimizer.algorithms.bandits.warnings import warnings_for
 from blindopt.optimizer.algorithms.gp.ei_deblurred import SHORTLIST, EiDeblurred
 from blindopt.optimizer.algorithms.gp.reach import Reach
-from blindopt.optimizer.algorithms.gp.rules import Ei, GpBucb, GpUcb
+from blindopt.optimizer.algorithms.gp.rules import Ei, GpBucb, GpRule, GpUcb
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 
@@ -40,57 +38,12 @@ NAMES = (
 )  # fmt: skip
 
 
-class Algorithm(Protocol):
-    """Chooses rows to maximize an outcome; a pure function of its settings and the outcomes it observed."""
-
-    def choose(self, step: int) -> Choice | None:
-        """Return the row of the largest acquisition at ``step`` (from 1), or None when every row was chosen."""
-
-    def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
-        """Take an outcome into account, in the direction of maximization, with the noise that its passport describes.
-
-        Without a passport the noise is that of the study's answers. Raises ProtocolViolated for a passport of other
-        answers.
-        """
-
-    def decline(self, row: int) -> None:
-        """Note that ``row`` was declined: it has no outcome. The caller hides the row from then on."""
-
-    def hide(self, rows: Rows) -> None:
-        """Exclude these rows, and no others, from the next choices. At least one row must remain."""
-
-
-@runtime_checkable
-class Learner(Algorithm, Protocol):
-    """An algorithm that estimates f, in the direction of maximization."""
-
-    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        """Means and standard deviations of f at ``rows``."""
-
-    def best(self, rows: Rows) -> Estimate:
-        """Return the row of the largest mean among ``rows`` (in rising order); the first of equals."""
-
-
-@runtime_checkable
-class BatchAlgorithm(Algorithm, Protocol):
-    """An algorithm that can choose again while outcomes are pending."""
-
-    def suppose(self, row: int) -> None:
-        """Add ``row`` to the batch, with a pending outcome."""
-
-    def retract(self) -> None:
-        """Drop all pending outcomes: the state is that before the batch."""
-
-
-@runtime_checkable
-class Improver(Algorithm, Protocol):
-    """An algorithm that computes an expected improvement."""
-
-    def expected_improvement(self, choice: Choice, step: int) -> float:
-        """Expected improvement of the ``choice`` of a ``step``: the largest of all rows, in units of the outcome.
-
-        Optimism is included. Infinite at a step that compares something else.
-        """
+Algorithm = GpRule | FewArms | RandomRows
+"""Chooses rows to maximize an outcome; a pure function of its settings and the outcomes that it observed."""
+Learner = GpRule | FewArms
+"""Estimates f, in the direction of maximization."""
+BatchAlgorithm = GpRule | IgpUcb | LaplaceAdf | Thompson | RandomRows
+"""Can choose again while outcomes are pending."""
 
 
 def build_algorithm(spec: wire.AlgorithmSpec, candidates: Matrix, settings: AlgorithmSettings) -> Algorithm:

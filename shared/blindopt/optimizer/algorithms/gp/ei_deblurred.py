@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import exp, inf, sqrt
+from math import inf, sqrt
 
 import numpy as np
 
@@ -81,30 +81,19 @@ class EiDeblurred(GpRule):
     def choose(self, step: int) -> Choice:
         """The row of the largest average; the acquisition of the choice, in the second half its logarithm."""
         prior = self._learn()
-        n = len(self._candidates)
-        least = _LEAST * (prior.kernel.variance + prior.residual)
-        if reaching := self.reaches_at(step):
-            exploring, threshold, least = (
-                False,
-                self._inner_threshold,
-                _LEAST * (prior.kernel.variance + prior.residual),
-            )
-
-            def rule(nugget: float) -> Values:
-                acquisition = Reach(threshold, _REACH_WEIGHT, nugget, least)
-                return lambda mean, variance: log_probability(acquisition(mean, variance))
-
-        elif exploring := step <= self._horizon / 2:
-            weight = _SCALE * beta(n, step, _DELTA_PRIME)
-
-            def rule(nugget: float) -> Values:
-                return UpperConfidenceBound(weight, nugget)
-
+        least, reaching = _LEAST * (prior.kernel.variance + prior.residual), self.reaches_at(step)
+        if exploring := not reaching and step <= self._horizon / 2:
+            level = _SCALE * beta(len(self._candidates), step, _DELTA_PRIME)
         else:
-            best = self._best_outcome(prior)
+            level = self._inner_threshold if reaching else self._best_outcome(prior)
 
-            def rule(nugget: float) -> Values:
-                return ExpectedImprovement(best, 1.0, nugget, least)
+        def rule(nugget: float) -> Values:
+            if exploring:
+                return UpperConfidenceBound(level, nugget)
+            if not reaching:
+                return ExpectedImprovement(level, 1.0, nugget, least)
+            reach = Reach(level, _REACH_WEIGHT, nugget, least)
+            return lambda mean, variance: log_probability(reach(mean, variance))
 
         fresh, queried = self._visible()
         fresh = self._shortlist(fresh, rule, exploring)
@@ -121,9 +110,8 @@ class EiDeblurred(GpRule):
         return self._of_bound(choice) if exploring else self._of_improvement(choice)
 
     def expected_improvement(self, choice: Choice, step: int) -> float:
-        """Average expected improvement of a choice, in units of the outcome; infinite in the first half."""
-        assert choice.acquisition is not None, "a choice of the largest average has one"
-        return inf if step <= self._horizon / 2 else exp(choice.acquisition)
+        """As that of ``GpRule``; infinite in the first half, which compares bounds."""
+        return inf if step <= self._horizon / 2 else super().expected_improvement(choice, step)
 
     def _visible(self) -> tuple[Rows, Rows]:
         """Rows that are not hidden: those without an outcome, and those with one."""
@@ -170,15 +158,11 @@ class EiDeblurred(GpRule):
             return rows
         posterior = self._posterior
         acquisition, size = rule(posterior.nugget), SHORTLIST[self._settings.engine]
-        for count, moments in ((2 * size, posterior.moments), (size, self._exact_moments)):
+        for count, moments in ((2 * size, posterior.moments), (size, lambda rows: posterior.solve(rows)[2:])):
             if len(rows) > count:
                 values = self._weighed(rows, acquisition(*moments(rows)), exploring)
                 rows = np.sort(rows[np.argsort(-values, kind="stable")[:count]])
         return rows
-
-    def _exact_moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        solution = self._posterior.solve(rows)
-        return solution.mean, solution.variance
 
     def _best_outcome(self, prior: Prior) -> float:
         """The outcome to be improved on; the prior mean before the first."""

@@ -1,5 +1,6 @@
 """Algorithms over the posterior of a Gaussian process: what they share, GP-UCB, GP-BUCB and expected improvement."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
@@ -24,7 +25,7 @@ _SAMPLE_STREAM = 5  # apart from those of initial rows, ties, normals and fits
 _HALVINGS = 60
 
 
-class GpRule:
+class GpRule(ABC):
     """Learns from outcomes, and estimates f. A subclass chooses rows.
 
     ``candidates`` (n, r). A row may be chosen again. Ties are broken by a draw that depends on the seed and the step
@@ -133,16 +134,23 @@ class GpRule:
             return False
         return goal.share is None or step > _BEST_FIRST * (settings.horizon or settings.capacity)
 
-    def probability(self, choice: Choice) -> float:
-        """Probability that a chosen row is good, without optimism."""
-        assert choice.mean is not None, "a choice of a posterior has moments"
-        assert choice.sd is not None, "a choice of a posterior has moments"
-        return float(probability_above(np.array([choice.mean]), np.array([choice.sd]), self.threshold)[0])
+    @abstractmethod
+    def choose(self, step: int) -> Choice:
+        """The row of the largest acquisition at a ``step``, from 1 on."""
+
+    def expected_improvement(self, choice: Choice, step: int) -> float:
+        """Expected improvement of a choice of the largest one, optimism included, in units of the outcome."""
+        assert choice.acquisition is not None, "such a choice has one"
+        return exp(choice.acquisition)
 
     def _ties(self, step: int) -> Callable[[], np.random.Generator]:
         return lambda: np.random.default_rng([self._settings.seed, step])
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
+        """Take an outcome into account, in the direction of maximization, with the noise that its passport describes.
+
+        Without a passport the noise is that of the kernel.
+        """
         self._surrogate.observe(row, outcome, passport)
         self._reports.append((row, outcome, passport))
 
@@ -151,13 +159,16 @@ class GpRule:
         self._declined.append(row)
 
     def hide(self, rows: Rows) -> None:
+        """Exclude these rows, and no others, from the next choices; at least one must remain."""
         self._hidden = np.unique(rows)
 
     def suppose(self, row: int) -> None:
+        """Add ``row`` to the batch, with a pending outcome."""
         self._posterior.suppose(row, self.surrogate.pending_variance)
         self._pending += 1
 
     def retract(self) -> None:
+        """Drop all pending outcomes: the state is that before the batch."""
         self._posterior.retract(self._posterior.count - self._pending)
         self._pending = 0
 
@@ -311,11 +322,6 @@ class Ei(GpRule):
     def choose(self, step: int) -> Choice:
         """The row of the largest expected improvement; the acquisition of the choice is its logarithm."""
         return self._of_improvement(self._largest(self._posterior.improvement(self._optimism), step))
-
-    def expected_improvement(self, choice: Choice, step: int) -> float:
-        """Expected improvement of a choice, optimism included, in units of the outcome."""
-        assert choice.acquisition is not None, "a choice of the largest improvement has one"
-        return exp(choice.acquisition)
 
     def _largest(
         self, rule: Acquisition, step: int, log_of: Callable[[Vector], Vector] = lambda values: values
