@@ -42,7 +42,7 @@ Algorithm = GpRule | FewArms | RandomRows
 """Chooses rows to maximize an outcome; a pure function of its settings and the outcomes that it observed."""
 Learner = GpRule | FewArms
 """Estimates f, in the direction of maximization."""
-BatchAlgorithm = GpRule | IgpUcb | LaplaceAdf | Thompson | RandomRows
+BatchAlgorithm = GpRule | IgpUcb | LaplaceAdf | LdpMoma | Thompson | RandomRows
 """Can choose again while outcomes are pending."""
 
 
