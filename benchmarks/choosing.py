@@ -8,7 +8,7 @@ Times are processor times of one thread: wall time on a busy machine includes ot
 import mmap
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,11 +19,14 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import botorch_loop
 from benchmarks.table import Cell, Table
+from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.acquisition import UpperConfidenceBound, beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
+from blindopt.optimizer.algorithms.factory import build_algorithm
+from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 
 STEPS = 50
 NOISE_VARIANCE = 1e-4
@@ -234,6 +237,39 @@ def whole(problem: Problem, repeats: int) -> Table:
     return Table(f"{problem.steps} choices, {problem.name}{absent}", columns, lines)
 
 
+def by_rule(problem: Problem, goals: Mapping[str, wire.Goal]) -> Table:
+    """Time the late choices of a search for many beside those of one for the best; no candidate is queried twice."""
+    lines: list[list[Cell]] = []
+    for name, goal in goals.items():
+        take_memory()
+        _, times = timed(partial(chosen_for, goal=goal), problem)
+        late = np.array(times[-25:]) * 1e3
+        lines.append([name, sum(times), float(late.mean()), float(late.max())])
+    first = lines[0][2]
+    for line in lines:
+        assert isinstance(first, float)
+        assert isinstance(line[2], float)
+        line.append(line[2] / first)
+    columns = ["goal", "CPU s of all", "ms a step", "longest ms", "to the best"]
+    title = f"Late choices by goal, {problem.name} (goal: at most 1.3 times the best; the last 25 of {problem.steps})"
+    return Table(title, columns, lines)
+
+
+def chosen_for(problem: Problem, goal: wire.Goal) -> Iterator[int]:
+    """Yield the rows that ``ei`` chooses, or ``reach`` where the goal is many."""
+    kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
+    spec = wire.Ei(name="ei") if isinstance(goal, wire.FindBest) else wire.Reach(name="reach")
+    settings = AlgorithmSettings(kernel, 1, 0, problem.steps, exact=True, goal=goal)
+    algorithm, rows = build_algorithm(spec, problem.candidates, settings), list[int]()
+    for step in range(1, problem.steps + 1):
+        algorithm.hide(np.unique(np.array(rows, dtype=np.intp)))
+        choice = algorithm.choose(step)
+        assert choice is not None, "there are more candidates than steps"
+        rows.append(choice.row)
+        algorithm.observe(rows[-1], float(problem.outcomes[rows[-1]]))
+        yield rows[-1]
+
+
 def step_by_step(problem: Problem) -> Table:
     """Time the late steps of problem M. Lazy steps differ, so the table has the mean of the last 25 and the longest."""
     n, r = problem.candidates.shape
@@ -309,4 +345,10 @@ def tables(large: bool = False) -> list[Table]:
     with threadpool_limits(1):
         tables = [whole(problem, 7) for problem in problems()]
         tables.append(growth(dispersed(TIMES[-1])))
-        return [*tables, step_by_step(cloud("M", LARGE))] if large else tables
+        if not large:
+            return tables
+        problem = cloud("M", LARGE)
+        good = float(np.quantile(problem.outcomes, 0.99))
+        goals: dict[str, wire.Goal] = {"best": wire.BEST, "many, stated": wire.FindMany(threshold=good)}
+        goals["many, by share"] = wire.FindMany(share=0.01)
+        return [*tables, step_by_step(problem), by_rule(problem, goals)]

@@ -121,6 +121,12 @@ GOALS = (
     Goal("... 1 ms more each way, a second", "postgres", _SINGLE, _LATE, "a second (median)", 60),
     Goal("... 1 ms more each way, 32 clients, a second", "postgres", _MANY, _LATE, "a second (median)", 400),
     Goal("a choice late in M / the byte bound", "choosing", "The last 25", "blindopt", "to the byte bound", most=2),
+    *(
+        Goal(
+            f"a choice for {way} in M / for the best", "choosing", "Late choices by goal", way, "to the best", most=1.3
+        )
+        for way in ("many, stated", "many, by share")
+    ),
     Goal("a choice of D after 400 / plain numpy", "choosing", "A choice after t", "400", _LOOP, most=2),
     Goal("a choice of D after 2,000 / plain numpy", "choosing", "A choice after t", "2000", _LOOP, most=2),
     *(

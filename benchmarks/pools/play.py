@@ -11,6 +11,7 @@ from benchmarks import botorch_loop
 from benchmarks.papers.rules import study_of
 from benchmarks.pools.suite import Pool
 from blindopt import LoopEnded, Optimizer, wire
+from blindopt.arrays import Matrix
 from blindopt.optimizer.defaults import INITIAL_ROWS
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.forecasts.simulation import chance_regret
@@ -49,8 +50,8 @@ def default(candidates: Pool, run: int, queries: int) -> Iterator[int]:
     yield from _rows_of(optimizer, candidates)
 
 
-def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iterator[int]:
-    """Yield the rows that a run queries on a new release of the candidates, whose noise has no seed."""
+def release_of(candidates: Pool, epsilon: Decimal) -> tuple[Matrix, wire.StudyView]:
+    """Make a new release of the candidates (n, r), whose noise has no seed, and its study."""
     low, high = candidates.x.min(axis=0), candidates.x.max(axis=0)
     columns = np.flatnonzero(high > low).tolist()
     features = [
@@ -61,7 +62,12 @@ def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iter
     mechanism, z = PlanarLaplaceMechanism(epsilon, 1.0), np.empty((rows.n, rows.d))
     mechanism.draw(rows, z)
     study = study_of(z, mechanism.noise(rows.d), epsilon)
-    study = study.model_copy(update={"direction": "maximize" if candidates.maximize else "minimize"})
+    return z, study.model_copy(update={"direction": "maximize" if candidates.maximize else "minimize"})
+
+
+def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iterator[int]:
+    """Yield the rows that a run queries on a new release."""
+    z, study = release_of(candidates, epsilon)
     optimizer = Optimizer(z, study=study, seed=run, iterations=queries - INITIAL_ROWS)
     yield from _rows_of(optimizer, candidates)
 

@@ -236,10 +236,7 @@ class Reach(Acquisition):
 
     def interval(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> tuple[Vector, Vector]:
         low, high = np.maximum(variance - tolerance.variance, 0.0), variance + tolerance.variance
-        return (
-            self._between(mean - tolerance.mean, low, low, high, -1.0),
-            self._between(mean + tolerance.mean, high, low, high, 1.0),
-        )
+        return self._between(mean - tolerance.mean, low, low, high, -1.0), self._most(mean, variance, tolerance)
 
     def lower(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
         return self.interval(mean, variance, tolerance)[0] - self.slack
@@ -247,7 +244,11 @@ class Reach(Acquisition):
     def upper(self, mean: Vector, variance: Vector, tolerance: Tolerance, out: Vector) -> None:
         for start in range(0, len(out), _TOGETHER):
             part = slice(start, start + _TOGETHER)
-            out[part] = self.interval(mean[part], variance[part], tolerance)[1]
+            out[part] = self._most(mean[part], variance[part], tolerance)
+
+    def _most(self, mean: Vector, variance: Vector, tolerance: Tolerance) -> Vector:
+        low, high = np.maximum(variance - tolerance.variance, 0.0), variance + tolerance.variance
+        return self._between(mean + tolerance.mean, high, low, high, 1.0)
 
     def _between(self, mean: Vector, learned: Vector, low: Vector, high: Vector, side: float = 0.0) -> Vector:
         """Values (m,) for variances from ``low`` to ``high``: the least for ``side`` -1, the largest for 1."""
