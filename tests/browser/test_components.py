@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import CONTRASTS, Visitor, served
+from tests.browser.conftest import Visitor, served
 from tests.shared.service_kit.console import sample_service
 
 
@@ -172,22 +172,3 @@ def test_the_guards_of_these_tests_do_find_what_they_look_for(browser, url):
     text = " ".join(visitor.faults_seen)
     assert "heard" in text
     assert "Content Security Policy" in text
-
-
-@pytest.mark.slow(sibling="test_the_guards_of_these_tests_do_find_what_they_look_for")
-def test_a_contrast_is_measured_once_and_again_where_anything_about_it_differs(browser, url):
-    """The control: on a page that was audited, one row among others whose colour alone is another."""
-    visitor = Visitor(browser, url)
-    visitor.open("/console/login")
-    visitor.audit()
-    before = len(CONTRASTS)
-    visitor.audit()
-    assert len(CONTRASTS) == before > 0
-    for scheme, colour in (("light", "#eee"), ("dark", "#222")):
-        visitor.page.evaluate("c => { document.querySelector('label').style.color = c; }", colour)
-        faults = visitor.faults()
-        assert [("color-contrast" in fault, f"({scheme})" in fault) for fault in faults] == [(True, True)], faults
-    visitor.page.evaluate("document.querySelector('label').style.color = ''")
-    visitor.page.evaluate("document.querySelector('label').parentElement.style.backgroundColor = '#777'")
-    assert "color-contrast" in " ".join(visitor.faults())
-    visitor.close()

@@ -190,17 +190,3 @@ def test_a_log_that_does_not_verify_sends_a_notice_when_it_is_found(parties, unt
         until(lambda: _pending(modeler) == 0)
     assert len(listener.got) <= before + 1  # told in other words, it may be another fault; not each time
     assert listener.events[before:] in ([], ["log_failed"])
-
-
-def test_a_log_that_does_not_verify_sends_a_notice_at_start(parties, until):
-    curator, _ = parties
-    curator.stop()
-    _break_the_log(curator)
-    with _listening(curator) as listener:
-        curator.process = curator.spawn()
-        until(lambda: curator.listens() and "log_failed" in listener.events)
-        with curator.http("") as http:
-            assert http.get("/readyz").json()["code"] == "audit_unavailable"
-    (got,) = (got for got in listener.got if got.notice.event == "log_failed")
-    assert got.notice.model_dump(exclude_none=True)["subject"] == {}
-    assert got.genuine

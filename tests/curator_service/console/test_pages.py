@@ -118,19 +118,6 @@ def test_a_role_opens_its_own_pages_and_no_others(people, role):
             assert "not for your role" in person.shown
 
 
-def _links(html):
-    return re.findall(r'<li><a href="/console([^"]*)"( aria-current="page")?>([^<]*)', html)
-
-
-def test_pages_of_a_section_share_one_entry_of_the_menu(owner):
-    head, _, rest = owner.get("/studies").text.partition("</header>")
-    assert [name for *_, name in _links(head)] == ["Home", "Data", "Studies", "Inbox", "Budget", "Audit", "Notices"]
-    assert [path for path, current, _ in _links(head) if current] == ["/studies"]
-    section = _links(rest.partition('aria-label="Section"')[2].partition("</nav>")[0])
-    assert [(path, bool(current)) for path, current, _ in section] == [("/studies", True), ("/tunings", False)]
-    assert 'aria-label="Section"' not in owner.get("/").text
-
-
 def steps_of(owner):
     """For each of the first steps that Home lists, its link; done: it is done."""
     listed = owner.get("/").text.partition("First steps")[2].partition("</ol>")[0]
@@ -195,17 +182,6 @@ def test_names_with_markup_are_text_on_every_page_and_no_formula_in_a_file(
 # --- forms --------------------------------------------------------------------------------------------
 
 
-def test_a_broken_file_is_reported_by_row_and_what_was_typed_stays(owner):
-    before = len(owner.get("/datasets").text)
-    _upload(owner, "a,b\n1,2\n3\n4\n5,6\n", name="My data", public="yes")
-    assert owner.status == 422
-    assert "row 3 of the file" in owner.shown
-    assert "1 cells where the header has 2 (2 rows)" in owner.shown
-    kept = owner.form("/datasets")
-    assert (kept["name"], kept["public"]) == ("My data", "yes")
-    assert len(owner.get("/datasets").text) == before
-
-
 TEXT = ";Größe;cut;day;n\n" + "".join(
     f"{i};{'' if i == 4 else f'{i},5'};{('Good', 'Ideal')[i % 2]};{i + 1:02}.02.2024;{i}\n" for i in range(9)
 )
@@ -235,12 +211,6 @@ def test_a_file_with_text_gaps_and_dates_is_taken_without_a_second_upload(owner)
         assert said in owner.shown, said
     owner.get(path)
     assert owner.status == 404
-
-
-def test_one_press_stores_what_is_proposed_and_text_is_left_out(owner):
-    _upload(owner, TEXT.replace("8;8", "9;8"), filename="Steine.csv")
-    owner.submit(owner.path.removeprefix("/console"))
-    assert "Registered: 8 records, 3 columns; 2 more in the file were neither read nor stored" in owner.shown
 
 
 @pytest.mark.parametrize(
@@ -445,18 +415,6 @@ def test_an_id_in_a_link_or_a_form_is_one_before_it_is_part_of_a_path(owner, dat
     assert owner.send("POST", "/console/inbox/table", data=sent).status_code == 404
 
 
-def test_a_draft_that_is_sent_twice_is_made_once(owner, dataset, service):
-    _draft(owner, dataset, "column")
-    review = owner.text
-    with service.http() as api:
-        before = len(api.get("/v1/studies").json()["studies"])
-        for _ in range(2):
-            owner.text = review
-            owner.submit("/studies/new", go="create")
-            assert "/studies/std_" in owner.path
-        assert len(api.get("/v1/studies").json()["studies"]) == before + 1
-
-
 def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
     _draft(owner, dataset, "column")
     owner.submit("/studies/new", go="create")
@@ -515,28 +473,6 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
         owner.get(f"/studies/new?change={identity}")
         _walk(owner)
         assert "only a draft can be changed" in owner.shown
-
-
-def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, dataset, service):
-    """As the pages carry it from step to step; what a form makes of each kind of study: test_drafting.py."""
-    measurement = wire.InboxMeasurement(
-        direction="minimize", question=MARKUP, shown=[FORMULA, TURNED], lower=-1.5, due_hours=0.5, noise_variance=0.25
-    )
-    answers = {"mechanism": "piecewise", "epsilon": "2.5", "value_bound": 3.0, "noise_bound": 0.5, "centre": -2.0}
-    kernel = wire.Kernel(kind="matern_32", lengthscale=0.7, signal_variance=2, noise_variance=0.5, mean=-3.0)
-    bounds = {MARKUP: (0.0, 6.0, None), TURNED: (-1e-3, 12345678.9, 0.1)}
-    spec = wire.StudyCreate(
-        name=MARKUP, dataset_id=dataset, measurement=measurement, privacy_unit="answer", kernel=kernel,
-        features=[wire.Feature(column=c, lower=a, upper=b, scale=s) for c, (a, b, s) in bounds.items()],
-        release=wire.GaussianRelease(mechanism="gaussian", epsilon="1.5", delta=1e-7, sensitivity=0.3),
-        answers=wire.PiecewiseAnswers(**answers, plays="mean"), reply_after_ms=250,
-    )  # fmt: skip
-    with Owner(service.url, service.token) as api:
-        made = api.create_study(spec)
-        owner.get(f"/studies/new?change={made.id}")
-        _walk(owner)
-        assert "The draft is changed" in owner.shown
-        assert api.study(made.id).view == made.model_copy(update={"account": None})
 
 
 def test_steps_that_were_reached_are_buttons_and_each_line_of_the_review_leads_to_its_step(owner, dataset, service):

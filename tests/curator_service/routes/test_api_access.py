@@ -14,7 +14,6 @@ from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from tests import beside
 
 QUERY = {"rows": [{"row": 3}]}
 SECURITY = {
@@ -60,40 +59,6 @@ def refusal(reply):
 
 
 # --- what is stored -------------------------------------------------------------------------------------------
-
-
-def test_no_file_of_either_service_holds_the_secret_of_a_token(
-    make_service, tmp_path, small, open_study, run_of, until
-):
-    curator = make_service("curator", tmp_path).start()
-    modeler = make_service("modeler", tmp_path).start()
-    with (
-        Owner(curator.url, curator.token) as owner,
-        Vendor(modeler.url, modeler.token) as vendor,
-        curator.http() as http,
-    ):
-        study = open_study(owner, owner.register("small", small.csv, public=True))
-        key = {"Idempotency-Key": "rotated"}
-        path = f"/v1/studies/{study.id}/grants/{study.grant_id}:rotate"
-        rotated = http.post(path, json={}, headers=key)
-        assert http.post(path, json={}, headers=key).content == rotated.content  # stored, so that a retry is answered
-        run = vendor.start(run_of(curator.url, study, iterations=2))
-        vendor.wait(run.id, timeout_s=60)
-        vendor.start(run_of("http://127.0.0.1:9", study))
-        secrets = {curator.token, modeler.token, study.token, rotated.json()["token"]}
-        secrets.add(curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
-        shown = [http.get(where).text for where in (f"/v1/studies/{study.id}/grants", "/v1/audit/entries")]
-        shown += [reply.model_dump_json() for reply in (vendor.run(run.id).view, vendor.export(run.id))]
-    whole = [path for side in (curator, modeler) for path in side.data.rglob("*") if path.is_file()]
-    stored = b"".join(path.read_bytes() for path in whole)
-    stored += b"".join(beside.stored(side.database) for side in (curator, modeler))
-    stored += "".join([curator.log, modeler.log, curator.run("token", "list").stdout, *shown]).encode()
-    for token in secrets:
-        kid, secret = token.removeprefix("blindopt_").split(".")
-        assert len(secret) == 43
-        assert secret.encode() not in stored
-        assert token in curator.token + modeler.token or kid.encode() in stored  # the search does see what is there
-    assert study.kid.encode() in stored
 
 
 def test_a_token_without_its_right_secret_opens_nothing(curator, study, grant):
@@ -387,29 +352,6 @@ def test_every_kind_of_reply_has_the_security_headers(curator, owner, study, gra
 
 
 # --- a run that outlives its token ----------------------------------------------------------------------------
-
-
-@pytest.mark.slow(sibling="test_a_running_run_takes_a_replaced_token_at_once")
-def test_a_run_goes_on_with_another_token_after_its_first_was_revoked(
-    curator, owner, dataset, open_study, vendor, run_of, until
-):
-    study = open_study(owner, dataset)
-    length = 60
-    alone = vendor.wait(vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id, timeout_s=60)
-    run = vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id
-    until(lambda: vendor.run(run).view.trials >= 5)
-    vendor.pause(run)
-    until(lambda: vendor.run(run).state == "paused")
-    second = owner.rotate(study.id, study.grant_id, wire.Rotation())
-    owner.revoke_token(study.id, study.grant_id, study.kid)
-    vendor.replace_token(run, second.token)
-    assert vendor.run(run).state == "paused"
-    vendor.resume(run)
-    ended = vendor.wait(run, timeout_s=60)
-    assert (ended.state, ended.trials) == ("completed", length + 1)
-    assert [t.row for t in vendor.export(run).trials] == [t.row for t in vendor.export(alone.id).trials]
-    with pytest.raises(Remote, match="state_conflict"):
-        vendor.replace_token(run, second.token)
 
 
 def test_a_run_does_not_go_on_under_a_token_of_another_grant(

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from blindopt.client import Owner
-from curator_service.privacy.accounting import Pair, tight_epsilon
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
@@ -70,45 +68,6 @@ def test_a_report_without_a_delta_of_the_study_is_at_a_millionth_and_null_where_
     assert (refuted.rows[0].epsilon, refuted.rows[0].tight_epsilon) == (None, None)
 
 
-def views(owner, study):
-    """What each view says the release has cost, and release and answers together: of the study, of row 7."""
-    balance, accounting = owner.balance(study.id), owner.accounting(study.id)
-    exposed = {row.row: row.spent for row in owner.exposure(study.id)}
-    price = owner.preview(owner.create_study(study.view.spec).id).price
-    by_answers = {row.answers: row.epsilon for row in accounting.rows}
-    lines = list(owner.ledger(study.id))
-    assert {line.total_epsilon is None for line in lines} == {balance.total_epsilon is None}
-    return {
-        "release": {balance.release_epsilon, lines[0].epsilon, by_answers[0], price.release_epsilon},
-        "study": {balance.total_epsilon, accounting.study.epsilon},
-        "row": {exposed[7], by_answers[5]},
-    }
-
-
-@pytest.mark.slow(every=3)
-@pytest.mark.parametrize(
-    ("release", "cost", "spent"), [(IDENTITY, "0", "1"), (GAUSSIAN, "1", "2"), (REFUTED, None, None)]
-)
-def test_ledger_exposure_price_and_accounting_tell_the_same_of_a_release(release, cost, spent, made, ask, owner):
-    study = made(release)
-    assert ask(study, (7, 5)) == 201
-    assert views(owner, study) == {"release": {cost}, "study": {spent}, "row": {spent}}
-
-
-def test_a_draft_has_spent_nothing(made, owner, opened):
-    spec = opened.view.spec.model_copy(update={"release": GAUSSIAN, "answers": laplace()})
-    accounting = owner.accounting(owner.create_study(spec).id)
-    assert [(row.answers, row.rows, row.epsilon, row.tight_epsilon) for row in accounting.rows] == [(0, 400, "0", 0.0)]
-
-
-def test_an_auditor_reads_the_same_report(curator, made, ask, owner):
-    study = made()
-    ask(study, (1, 1))
-    token = curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
-    with Owner(curator.url, token) as auditor:
-        assert auditor.accounting(study.id) == owner.accounting(study.id)
-
-
 def test_a_report_depends_on_what_was_asked_and_not_on_the_values(owner, small, open_study, ask):
     reports = []
     for stretch in (1.0, 0.001):
@@ -135,23 +94,6 @@ def test_every_figure_of_a_simulation_adds_up_the_answers_about_a_row(made, ask,
         assert http.get(f"/v1/studies/{study.id}/account").json()["row_epsilon"] == "7"
     assert ask(study, (3, 1)) == 403
     assert study.view.guarantee.startswith("A simulation: no person is behind it.")
-
-
-def test_a_preview_tells_the_price(owner, opened):
-    spec = opened.view.spec.model_copy(
-        update={"release": GAUSSIAN, "answers": laplace("0.5"), "budget": wire.Budget(epsilon_per_row="5")}
-    )
-    price = owner.preview(owner.create_study(spec).id).price
-    assert (price.release_epsilon, price.answer_epsilon, price.answers_per_row, price.row_epsilon) == (
-        "1",
-        "0.5",
-        8,
-        "5",
-    )
-    size = 1 / 3.7306
-    tight = tight_epsilon([Pair("gaussian", size), Pair("laplace", 0.5, 8)], 1e-5)
-    assert price.tight_row_epsilon == pytest.approx(tight, rel=1e-3)
-    assert price.sentence.endswith("The caps allow 8 answers about each record.")
 
 
 @pytest.mark.slow(every=4)

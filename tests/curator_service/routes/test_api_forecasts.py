@@ -92,36 +92,6 @@ def test_one_is_accepted_and_found_again_where_location_says(curator, owner, dra
     assert owner.forecast(draft, begun.id) == ended
 
 
-def test_the_same_key_gets_the_same_bytes_and_no_second_job(curator, owner, draft):
-    before = len(owner.forecasts(draft))
-    with curator.http() as http:
-        first = _post(http, _path(draft), "once", SHORT)
-        owner.wait_forecast(draft, first.json()["id"], timeout_s=WAIT)
-        again = _post(http, _path(draft), "once", SHORT)
-        other = _post(http, _path(draft), "once", LONG)
-    assert (again.status_code, again.content) == (202, first.content)
-    assert again.headers["Location"] == first.headers["Location"]
-    assert again.headers["Idempotency-Replayed"] == "true"
-    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
-    assert len(owner.forecasts(draft)) == before + 1
-
-
-def test_they_are_listed_by_page_in_the_order_of_their_creation(curator, owner, opened, draft):
-    made = [owner.start_forecast(opened.id, SHORT).id for _ in range(3)]  # a study that is released works too
-    with curator.http() as http:
-        page = http.get(_path(opened.id), params={"page_size": 2}).json()
-        rest = http.get(_path(opened.id), params={"page_size": 2, "page_token": page["next_page_token"]}).json()
-    assert [view["id"] for view in page["forecasts"] + rest["forecasts"]] == made
-    assert rest["next_page_token"] is None
-    for identity in reversed(made[1:]):  # what they would find is not the matter: one is enough
-        with suppress(Remote):  # it has ended
-            owner.cancel_forecast(opened.id, identity)
-    assert owner.wait_forecast(opened.id, made[0], timeout_s=WAIT).state == "completed"
-    assert not set(made) & {view.id for view in owner.forecasts(draft)}
-    with pytest.raises(Remote, match="no such forecast"):
-        owner.forecast(draft, made[0])
-
-
 def test_progress_moves_and_the_exchange_goes_on(curator, owner, draft, study_client, until):
     begun = owner.start_forecast(draft, LONG)
     assert _moves(owner, draft, begun.id, until).state == "running"

@@ -188,6 +188,7 @@ WHO = [
 
 FINER = "0.0000000000001"
 """Than any amount that is counted."""
+CAPS = {"budget": {"epsilon_per_row": "811"}, "reason": "more"}
 FORECAST = {"epsilons": ["1"], "mechanisms": ["planar_laplace"]}
 WHERE = [
     Case("unknown study", "not_found", "GET /v1/studies/std_0000000000000000"),
@@ -197,6 +198,7 @@ WHERE = [
     Case("forecast of an unknown study", "not_found", "POST /v1/studies/std_0000000000000000/forecasts", json=FORECAST),
     Case("an unknown forecast is cancelled", "not_found", f"POST {OPEN}/forecasts/fct_0000000000000000:cancel"),
     Case("release of an unknown study", "not_found", "POST /v1/studies/std_0000000000000000:release"),
+    Case("caps of an unknown study", "not_found", "PUT /v1/studies/std_0000000000000000/budget", json=CAPS),
     *(
         Case(f"{what} {which}", "not_found", f"POST /v1/studies/{study}/grants/{grant}{action}", **sent)
         for what, action, sent in (

@@ -212,10 +212,11 @@ def used(curator, modeler, owner, vendor, opened, run_of):
     assert replies[1].headers["idempotency-replayed"] == "true"
     with StudyClient(curator.url, granted.token, opened.id) as client:
         client.study()
+    rotated = owner.rotate(opened.id, granted.id, wire.Rotation()).token
     spec = run_of(curator.url, opened, iterations=3).model_copy(update={"token": granted.token})
     run = vendor.wait(vendor.start(spec, key="secret run").id, timeout_s=60)
     assert run.state == "completed"
-    return granted, run, spec
+    return granted, run, spec, rotated
 
 
 def _secret(token):
@@ -225,7 +226,7 @@ def _secret(token):
 
 def test_no_token_is_in_any_file_of_either_service_but_where_it_was_asked_for(curator, modeler, used, opened):
     """Databases with their write-ahead logs, candidates, logs of the process: read as bytes."""
-    secrets = [_secret(token) for token in (curator.token, modeler.token, used[0].token, opened.token)]
+    secrets = [_secret(token) for token in (curator.token, modeler.token, opened.token, used[0].token, used[3])]
     for service in (curator, modeler):
         files = [path for path in service.folder.rglob("*") if path.is_file() and path.name != "first-token"]
         assert {"service.log", "seal.key"} <= {path.name for path in files}
@@ -250,7 +251,7 @@ def test_the_stored_reply_of_a_grant_is_sealed_and_its_record_has_no_token(curat
 
 
 def test_the_token_of_a_run_is_not_shown_again(modeler, used):
-    granted, run, spec = used
+    granted, run, spec, _ = used
     secret = _secret(granted.token).decode()
     with modeler.http() as http:
         paths = ("/v1/runs", f"/v1/runs/{run.id}", f"/v1/runs/{run.id}/export", f"/v1/runs/{run.id}/export?format=csv")
@@ -271,7 +272,7 @@ def test_the_token_of_a_run_is_not_shown_again(modeler, used):
 
 
 def test_no_repr_shows_a_secret(used):
-    granted, _, spec = used
+    granted, _, spec, _ = used
     token = mint()
     for shown in (repr(granted), str(granted), repr(spec), str(spec), repr(token), str(token), f"{token}"):
         assert _secret(granted.token).decode() not in shown

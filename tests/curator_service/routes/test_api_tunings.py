@@ -20,7 +20,6 @@ from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, re
 
 WAIT = 240.0
 WIDE = wire.TuningCaps(epsilon="100000", delta=0.5)
-GRID = wire.GridExponential(name="grid_exponential")
 
 
 class Replies:
@@ -297,20 +296,6 @@ def test_requests_at_once_never_spend_more_than_the_cap(owner):
     assert lines[-1].total_epsilon == "3"
 
 
-def test_the_same_key_gets_the_same_bytes_and_is_charged_once(curator, owner):
-    case = registered(owner, m=20, seed=16)
-    body, headers = case.spec().model_dump(mode="json"), {"Idempotency-Key": "once"}
-    with curator.http() as http:
-        first = http.post("/v1/tunings", json=body, headers=headers)
-        assert first.status_code == 202, first.text
-        ended = owner.wait_tuning(first.json()["id"], timeout_s=WAIT)
-        again = http.post("/v1/tunings", json=body, headers=headers)
-        assert http.get(first.headers["Location"]).json()["id"] == ended.id
-    assert (again.status_code, again.content) == (202, first.content)
-    assert (again.headers["Idempotency-Replayed"], again.headers["Location"]) == ("true", first.headers["Location"])
-    assert len(owner.uses(case.validation.id)) == 1
-
-
 def test_the_charge_is_there_before_the_first_score_is_asked(curator, owner, case, replies):
     """The scorer itself looks."""
     seen = []
@@ -509,16 +494,6 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
     assert [r["kind"] for r in records] == ["tuning.started", "tuning.ended"]
     assert str(ended.result.value) not in json.dumps(records)
     assert str(ended.result.value) not in curator.log
-
-
-def test_tunings_are_listed_by_page_in_the_order_of_their_creation(curator, owner, case):
-    made = [_ended(owner, case.spec()).id for _ in range(2)]
-    assert [view.id for view in owner.tunings()][-2:] == made
-    with curator.http() as http:
-        page = http.get("/v1/tunings", params={"page_size": 1}).json()
-        assert len(page["tunings"]) == 1
-        assert page["next_page_token"]
-        assert http.get("/v1/tunings/tun_0000000000000000").status_code == 404
 
 
 # --- every method -----------------------------------------------------------------------------------

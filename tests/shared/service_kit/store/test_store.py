@@ -22,7 +22,6 @@ from blindopt.audit.checkpoints import Countersignature, Receipt
 from blindopt.audit.reconciliation import verify_export
 from blindopt.errors import (
     AuditUnavailable,
-    IdempotencyKeyReused,
     NotFound,
     StateConflict,
     StorageUnavailable,
@@ -299,25 +298,6 @@ def test_a_reader_sees_one_moment(database, context):
     assert len(context.authentication.tokens()) == 2
 
 
-def test_sixteen_threads_that_write_at_once_lose_nothing(database, context):
-    """Read-then-write transactions: the log's sequence numbers would collide, or a lock be refused."""
-
-    def work(thread):
-        for number in range(25):
-            database.write(
-                lambda db, n=number: audit_log.append(db, "test", actor=str(thread), now=NOW, details={"n": n})
-            )
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(16)))
-    entries = _log(database)
-    assert len(entries) == 400
-    records = [(entry.record["actor"], entry.record["details"]["n"]) for entry in entries]
-    assert sorted(records) == sorted((str(thread), n) for thread in range(16) for n in range(25))
-    for thread in range(16):  # each thread's own writes keep their order
-        assert [n for actor, n in records if actor == str(thread)] == list(range(25))
-
-
 def test_a_transaction_that_raises_leaves_nothing(database, context):
     context.authentication.issue("owner", "kept", days=1)
     before = context.audit_trail.head()
@@ -434,18 +414,6 @@ def test_while_a_checkpoint_that_is_due_is_not_saved_the_service_is_not_ready(co
     folder.mkdir()
     trail.check_ready()
     assert context.signer.verifier.verify((folder / "checkpoint").read_text(encoding="utf-8")).head == trail.head()
-
-
-def test_a_key_belongs_to_method_path_and_body(context, filled):
-    def request(method="POST", path="/x", body="0"):
-        return RequestContext(filled, "0" * 32, method, path, "one-key", body * 64)
-
-    context.idempotency.once(request(), lambda db: Effect(Health(status="ok"), "test", {}))
-    for other in (request(method="PUT"), request(path="/y"), request(body="1")):
-        with pytest.raises(IdempotencyKeyReused):
-            context.idempotency.once(other, lambda db: Effect(Health(status="ok"), "test", {}))
-        with pytest.raises(IdempotencyKeyReused):
-            context.idempotency.earlier(other)
 
 
 def test_a_driver_s_text_does_not_leave_the_database(database, filled):
@@ -676,25 +644,6 @@ while True:
     assert len(entries) >= 200
     whole = [line.split() for line in lines if line.endswith("\n")]
     assert [(str(e.seq), e.record["time"]) for e in entries][: len(whole)] == [tuple(line) for line in whole]
-
-
-def test_settings_that_cannot_be_read_are_refused_in_words(make_service, tmp_path):
-    service = make_service("curator", tmp_path, fresh=True, port="many")
-    service.folder.mkdir()
-    done = service.run("serve")
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert "PORT" in done.stderr.upper()
-
-
-def test_a_setting_that_does_not_exist_is_refused(make_service, tmp_path):
-    """A misspelt limit would otherwise be no limit."""
-    service = make_service("curator", tmp_path, fresh=True, query_rows_maximum="1")
-    service.folder.mkdir()
-    done = service.run("serve")
-    assert done.returncode == 2
-    assert "BLINDOPT_CURATOR_QUERY_ROWS_MAXIMUM" in done.stderr
-    assert not service.data.exists()
 
 
 def test_a_port_that_is_taken_ends_the_service_with_an_error(curator, make_service, tmp_path):
