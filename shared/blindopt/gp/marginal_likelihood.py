@@ -10,7 +10,7 @@ from blindopt.errors import NumericalFailure
 from blindopt.gp.input_noise import correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, Kind
 from blindopt.gp.observations import LeaveOneOut, leave_one_out
-from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, left_product, right_product
+from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, left_product, right_product, whiten
 from blindopt.wire.release import NoiseLaw
 
 
@@ -86,20 +86,21 @@ class MarginalLikelihood:
             from scipy.spatial.distance import pdist  # late, for a fast start of the services
 
             self._squares = pdist(evidence.points, "sqeuclidean")[None]
-        self._parts: Matrix = np.empty_like(self._squares)  # room for parts of a gradient, which takes time to clear
         self.outcomes = len(evidence.rows)
         """t."""
-        self._identity: Matrix = np.eye(self.outcomes)
-        self._same: Mask = evidence.rows[self._above[0]] == evidence.rows[self._above[1]]
+        self._parts: Matrix = np.empty_like(self._squares)  # room for parts of a gradient, which takes time to clear
+        self._same: Rows = np.flatnonzero(evidence.rows[self._above[0]] == evidence.rows[self._above[1]])
         self._free: Matrix = np.diag(evidence.has_fitted_noise.astype(np.float64))
         if evidence.exact:
             self._free = (evidence.rows[:, None] == evidence.rows).astype(np.float64)
 
     def value(self, logs: Vector) -> float:
         """The value alone. Raises NumericalFailure where K cannot be factored."""
-        root, _, _, white = self._solved_at(logs)
-        logdet = -2.0 * float(np.log(np.einsum("ii->i", root)).sum())
-        return -0.5 * (float(white @ white) + logdet + len(white) * log(2 * pi))
+        columns = np.column_stack([np.ones(self.outcomes), self._evidence.outcomes])
+        logdet, columns = whiten(self._covariance_at(logs), columns)
+        ones, white = columns.T
+        white = white - self._mean_of(ones, white) * ones
+        return -0.5 * (float(white @ white) + logdet + self.outcomes * log(2 * pi))
 
     def moments(self, logs: Vector, own: float = 0.0) -> tuple[Vector, Vector, Vector]:
         """Posterior mean and variance of f at each outcome's candidate, and the noise variance of the outcome: (t,).
@@ -108,18 +109,19 @@ class MarginalLikelihood:
         variance = N - N K^-1 N. A share ``own`` of the fitted noise is the candidate's own, and part of f, where
         candidates differ. Raises NumericalFailure where K cannot be factored.
         """
-        root, solved, _, _ = self._solved_at(logs)
+        root, solved, _, _ = self._solve(self._covariance_at(logs))
         noise = self._evidence.declared_noise.copy()
         if not self._evidence.exact:
             noise[self._evidence.has_fitted_noise] += (1.0 - own) * np.exp(logs[-1])
         precision = np.einsum("ij,ij->j", root, root)
         return self._evidence.outcomes - noise * solved, np.maximum(noise - noise**2 * precision, 0.0), noise
 
-    def _solved_at(self, logs: Vector) -> tuple[Matrix, Vector, float, Vector]:
-        signal, noise = np.exp(logs[-2:])
+    def _covariance_at(self, logs: Vector) -> Matrix:
+        from scipy.spatial.distance import pdist
+
         sizes = np.exp(logs[:-2])
-        correlation = self._square(self._correlations(sizes, self._total(sizes**2))[0])
-        return self._solve(self._covariance(correlation, signal, noise))
+        total = pdist(self._evidence.points / sizes, "sqeuclidean") if len(sizes) > 1 else None
+        return self._covariance(self._correlations(sizes, total)[0], *np.exp(logs[-2:]))
 
     def at(self, logs: Vector) -> tuple[float, Vector, float]:
         """Value, gradient (scales + 2,) and mean. Raises NumericalFailure where K cannot be factored."""
@@ -132,8 +134,7 @@ class MarginalLikelihood:
             total = parts.sum(axis=0)
             between, slopes = self._correlations(sizes, total)
             shares = np.divide(parts, np.where(total > 0, total, 1.0), out=self._parts)
-        correlation = self._square(between)
-        root, solved, mean, white = self._solve(self._covariance(correlation, signal, noise))
+        root, solved, mean, white = self._solve(self._covariance(between, signal, noise))
         t = len(white)
         logdet = -2.0 * float(np.log(np.einsum("ii->i", root)).sum())
         value = -0.5 * (float(white @ white) + logdet + t * log(2 * pi))
@@ -142,7 +143,7 @@ class MarginalLikelihood:
         weighted = np.multiply(shares, slopes, out=None if len(sizes) == 1 else self._parts)
         gradient = np.array([
             *(signal * weighted.sum(axis=1)),
-            0.5 * signal * float((inner * correlation).sum()),
+            0.5 * signal * float((inner * self._square(between)).sum()),
             0.5 * noise * float((inner * self._free).sum()),
         ])  # fmt: skip
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
@@ -151,7 +152,7 @@ class MarginalLikelihood:
 
     def check(self, logs: Vector) -> LeaveOneOut:
         """Predict each outcome from the others, with the mean of all. Raises NumericalFailure like ``at``."""
-        root, solved, _, _ = self._solved_at(logs)
+        root, solved, _, _ = self._solve(self._covariance_at(logs))
         return leave_one_out(root, solved, self._evidence.outcomes)
 
     def _correlations(self, sizes: Vector, total: Vector | None = None) -> tuple[Vector, Vector]:
@@ -168,26 +169,15 @@ class MarginalLikelihood:
         between[self._same], slopes[self._same] = 1.0, 0.0
         return between, slopes
 
-    def _total(self, squared_sizes: Vector) -> Vector | None:
-        """Squared distances of pairs in units of several length-scales: as the sum of all parts, to the last bit.
-
-        Row by row, because all parts together do not fit into a cache.
-        """
-        if len(squared_sizes) == 1:
-            return None
-        total: Vector = self._squares[0] / squared_sizes[0]
-        part = np.empty_like(total)
-        for squares, squared_size in zip(self._squares[1:], squared_sizes[1:], strict=True):
-            total += np.divide(squares, squared_size, out=part)
-        return total
-
     def _square(self, between: Vector) -> Matrix:
-        correlation = self._identity.copy()
-        correlation[self._above] = correlation.T[self._above] = between
+        from scipy.spatial.distance import squareform
+
+        correlation: Matrix = squareform(between, checks=False)
+        np.einsum("ii->i", correlation)[:] = 1.0
         return correlation
 
-    def _covariance(self, correlation: Matrix, signal: float, noise: float) -> Matrix:
-        covariance: Matrix = signal * correlation + noise * self._free
+    def _covariance(self, between: Vector, signal: float, noise: float) -> Matrix:
+        covariance: Matrix = signal * self._square(between) + noise * self._free
         np.einsum("ii->i", covariance)[:] += self._evidence.declared_noise
         return covariance
 
@@ -195,6 +185,9 @@ class MarginalLikelihood:
         """W with W K W^T = I, K^-1 (y - m), m, and W (y - m)."""
         root = inverse_factor(covariance)
         ones, white = root.sum(axis=1), right_product(root, self._evidence.outcomes)
-        mean = self._mean if self._mean is not None else float(ones @ white / (ones @ ones))
+        mean = self._mean_of(ones, white)
         white -= mean * ones
         return root, left_product(white, root), mean, white
+
+    def _mean_of(self, ones: Vector, white: Vector) -> float:
+        return self._mean if self._mean is not None else float(ones @ white / (ones @ ones))

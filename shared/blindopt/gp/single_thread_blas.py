@@ -18,7 +18,6 @@ ALONE = 8_000
 BLOCK = 48
 """Rows of a square block that BLAS multiplies and LAPACK factors in one thread."""
 _PRODUCTS = 262_144  # of numbers, that BLAS makes in one thread
-_NOT_DEFINITE = "a covariance cannot be factored: it is not positive definite in doubles"
 
 
 def add_outer(matrix: Matrix, column: Vector, row: Vector, factor: float) -> None:
@@ -72,32 +71,51 @@ def factors(gram: Matrix) -> tuple[Matrix, Matrix]:
 
     Raises NumericalFailure if ``gram`` is not positive definite.
     """
-    from scipy.linalg.lapack import dpotrf, dtrtri
-
-    if len(gram) <= BLOCK:
-        factor, info = dpotrf(gram, lower=1)
-        if info != 0 or not np.isfinite(factor.diagonal()).all():
-            raise NumericalFailure(_NOT_DEFINITE)
-        return factor, np.ascontiguousarray(dtrtri(factor, lower=1)[0])
-    remainder, inverse = gram.copy(), np.zeros_like(gram)
+    factor, inverse = _factored(gram)
     steps = _steps(len(gram))
-    for index, k in enumerate(steps):
-        factor, info = dpotrf(remainder[k, k], lower=1)
-        if info != 0 or not np.isfinite(factor.diagonal()).all():
-            raise NumericalFailure(_NOT_DEFINITE)
-        inverse[k, k], remainder[k, k] = dtrtri(factor, lower=1)[0], factor
-        transposed = inverse[k, k].T.copy()
-        for i in steps[index + 1 :]:
-            remainder[i, k] = remainder[i, k] @ transposed
-        for last, i in enumerate(steps[index + 1 :], index + 1):
-            for j in steps[index + 1 : last + 1]:
-                remainder[i, j] -= remainder[i, k] @ remainder[j, k].T.copy()
+    if len(steps) == 1:
+        return factor, inverse
     for index, i in enumerate(steps):
         for first, j in enumerate(steps[:index]):
             for k in steps[first:index]:
-                inverse[i, j] -= remainder[i, k] @ inverse[k, j]
+                inverse[i, j] -= factor[i, k] @ inverse[k, j]
             inverse[i, j] = inverse[i, i] @ inverse[i, j]
-    return np.tril(remainder), inverse
+    return np.tril(factor), inverse
+
+
+def whiten(gram: Matrix, columns: Matrix) -> tuple[float, Matrix]:
+    """The logarithm of the determinant of ``gram`` (n, n), and L^-1 ``columns`` (n, m) for its Cholesky factor L.
+
+    Takes half the time of ``factors``, and raises as that does.
+    """
+    factor, inverse = _factored(gram)
+    white = columns.copy()
+    for i in _steps(len(gram)):
+        white[i] = inverse[i, i] @ (white[i] - factor[i, : i.start] @ white[: i.start])
+    return 2.0 * float(np.log(np.einsum("ii->i", factor)).sum()), white
+
+
+def _factored(gram: Matrix) -> tuple[Matrix, Matrix]:
+    """A matrix whose lower triangle is the Cholesky factor, and the inverses of that one's blocks on the diagonal."""
+    from scipy.linalg.lapack import dpotrf, dtrtri
+
+    factor, inverse = gram.copy(), np.zeros_like(gram)
+    steps = _steps(len(gram))
+    for index, k in enumerate(steps):
+        block, info = dpotrf(factor[k, k], lower=1)
+        if info != 0 or not np.isfinite(block.diagonal()).all():
+            raise NumericalFailure("a covariance cannot be factored: it is not positive definite in doubles")
+        factor[k, k], inverse[k, k] = block, dtrtri(block, lower=1)[0]
+        if k.stop == len(gram):
+            break
+        transposed, later = inverse[k, k].T.copy(), steps[index + 1 :]
+        for i in later:
+            factor[i, k] = factor[i, k] @ transposed
+        below = [factor[j, k].T.copy() for j in later]
+        for last, i in enumerate(later, 1):
+            for j, columns in zip(later[:last], below, strict=False):
+                factor[i, j] -= factor[i, k] @ columns
+    return factor, inverse
 
 
 def gram_of_lower(lower: Matrix) -> Matrix:

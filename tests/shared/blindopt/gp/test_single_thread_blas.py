@@ -13,6 +13,7 @@ from blindopt.gp.single_thread_blas import (
     left_product,
     product,
     right_product,
+    whiten,
 )
 
 
@@ -48,6 +49,10 @@ def test_a_factor_by_blocks_is_that_of_cholesky(n):
     np.testing.assert_allclose(inverse @ np.linalg.cholesky(gram), np.eye(n), atol=1e-9)
     np.testing.assert_allclose(gram_of_lower(inverse) @ gram, np.eye(n), atol=1e-8)
     np.testing.assert_allclose(gram_of_lower(inverse), inverse.T @ inverse, rtol=1e-12, atol=1e-12)
+    columns = rng.normal(size=(n, 2))
+    logdet, white = whiten(gram, columns)
+    assert logdet == pytest.approx(np.linalg.slogdet(gram)[1])
+    np.testing.assert_allclose(white, np.linalg.solve(np.linalg.cholesky(gram), columns), atol=1e-9)
 
 
 @pytest.mark.parametrize("index", [0, BLOCK + 3])
@@ -57,5 +62,6 @@ def test_a_matrix_without_a_factor_is_refused(index):
     with pytest.raises(NumericalFailure, match="factored"):
         inverse_factor(gram)
     gram[index, index] = np.nan
-    with pytest.raises(NumericalFailure, match="factored"):
-        inverse_factor(gram)
+    for refused in (inverse_factor, lambda matrix: whiten(matrix, matrix)):
+        with pytest.raises(NumericalFailure, match="factored"):
+            refused(gram)
