@@ -16,6 +16,7 @@ ALLOWED = {
     "Ask me: import nothing",  # the choice of a form
     "row",  # a line of a file with a fault
     "Row",  # of the file, by its number
+    "used epsilon {epsilon} of {study_id} for {rows} of its candidates",  # the name of a field
     "; the first is in row",
     " (first in row ",
     "in a row failed. The last time:",

@@ -47,8 +47,8 @@ async def listed(page: Page) -> Response:
     files: dict[str, Any] = {}
     for dataset_id in dict.fromkeys(account["dataset_id"] for account in listing["accounts"]):
         account = await page.api.get(f"/v1/datasets/{dataset_id}/account", page_size=1)
-        studies = [each["name"] for each in listing["accounts"] if each["dataset_id"] == dataset_id]
-        files.setdefault(account["account"], file_line(dataset_id, account, studies[0]))
+        studies = [each for each in listing["accounts"] if each["dataset_id"] == dataset_id]
+        files.setdefault(account["account"], file_line(account, studies))
     context = {"rows": rows, "files": list(files.values()), "next": listing["next_page_token"]}
     return page.show("accounts.html", title="Budget", **context)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from curator_service.console.reading import row_of
-from service_kit.console import ApiProblem, Form, Page, Pages
+from curator_service.console.reading import every, row_of
+from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 
 pages = Pages()
 _STUDIES = ("Studies", "/studies")
@@ -36,10 +36,27 @@ async def open_record(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         return page.go(where, f"No record was opened: {problem.in_words}", mood="bad")
     view, trail = await _study(page, page.path["study_id"])
+    measurement, said = view["spec"]["measurement"], await _recommended(page, form.get("message"))
     features = {feature["column"] for feature in view["spec"]["features"]}
     features |= {name.partition("=")[0] for name in features}  # a category column is a feature if one of its is
-    context = {"record": record, "study": view, "measurement": view["spec"]["measurement"], "features": features}
+    context = {"record": record, "study": view, "measurement": measurement, "features": features} | said
     return page.show("record.html", title=row_of(record).capitalize(), trail=trail, **context)
+
+
+async def _recommended(page: Page, message_id: str) -> dict[str, Any]:
+    """The message that recommends an opened record, and the recommendations of its study before and after it."""
+    if not message_id:
+        return {"expected": None, "others": []}
+    chosen = await page.api.get(f"/v1/messages/{id_of('msg', message_id)}")
+    listed = await every(page.api, "/v1/messages", "messages", study_id=chosen["study_id"])
+    single = [message for message in listed if message["message"]["kind"] == "recommendation"]
+    at = next((i for i, message in enumerate(single) if message["id"] == chosen["id"]), None)
+    others = (
+        []
+        if at is None
+        else [("Previous recommendation", single[at - 1 : at]), ("Next recommendation", single[at + 1 :])]
+    )
+    return {"expected": chosen["message"], "others": [(words, found[0]) for words, found in others if found]}
 
 
 @pages.post("/messages/{message_id}:open_records", roles=("owner",))

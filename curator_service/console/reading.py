@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -82,22 +82,23 @@ def _share(name: str, used: object, cap: object) -> dict[str, Any]:
     return {"name": name, "used": used, "cap": cap, "share": float(Decimal(str(used)) / Decimal(str(cap)))}
 
 
-def file_line(dataset_id: str, account: Mapping[str, Any], study: str) -> dict[str, Any]:
+def file_line(account: Mapping[str, Any], studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A dataset on the page of all budgets: its path, its name, the epsilon used, and the share of its cap.
 
-    ``study``: the name of one of its studies, which auditors read in place of the dataset's.
+    ``studies``: the accounts of its studies; auditors read the name of one in place of the dataset's.
     """
+    dataset_id = studies[0]["dataset_id"]
     names = {each["dataset_id"]: each["name"] for each in account["registrations"]}
-    most = f"epsilon of the {account['unit']} that has used most"
-    bounded = account["epsilon"] is not None
+    used, cap = account["epsilon"], account["cap_epsilon"]
+    most = f"One {account['unit']} has used at most"
     return {
         "path": f"/datasets/{dataset_id}/account",
-        "name": names.get(dataset_id) or f"The dataset of {study}",
+        "name": names.get(dataset_id) or f"The dataset of {studies[0]['name']}",
+        "records": studies[0]["records"],
+        "studies": len(studies),
         "most": most,
-        "epsilon": account["epsilon"],
-        "shares": [_share(most, account["epsilon"], account["cap_epsilon"])]
-        if bounded and account["cap_epsilon"]
-        else [],
+        "epsilon": used,
+        "shares": [_share(f"{most} epsilon", used, cap)] if used is not None and cap else [],
     }
 
 

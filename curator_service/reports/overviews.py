@@ -129,7 +129,7 @@ class Overviews:
 
     def _accounts(self, db: Connection, rows: list[Any]) -> list[wire.StudyAccount]:
         """The accounts of these studies, from a few statements for all of them."""
-        of_studies = [row.id for row in rows]
+        of_studies, records = [row.id for row in rows], store.datasets_of(db, {row.dataset_id for row in rows})
         amounts, prices = ledger_lines.balances(db, of_studies), prices_by_study(db, rows)
         changes, corrected = changes_by_study(db, of_studies), inbox.corrected_studies(db, of_studies)
         return [
@@ -139,6 +139,7 @@ class Overviews:
                 *amounts.get(row.id, (Balance(), 0)),
                 changes[row.id],
                 prices[row.id],
+                int(records[row.dataset_id].rows),
                 is_corrected=row.id in corrected,
             )
             for row in rows
@@ -152,6 +153,7 @@ class Overviews:
         most: int,
         changes: list[wire.BudgetChange],
         prices: Prices,
+        records: int,
         *,
         is_corrected: bool,
     ) -> wire.StudyAccount:
@@ -170,6 +172,7 @@ class Overviews:
             study_id=row.id,
             dataset_id=row.dataset_id,
             name=spec.name,
+            records=records,
             state=row.state,
             created_at=moment(row.created_at),
             archived_at=moment(row.archived_at) if row.archived_at else None,

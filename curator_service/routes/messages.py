@@ -96,7 +96,8 @@ def open_record(
     study_id: StudyId, choice: wire.RecordChoice, caller: UnkeyedContextDep, curator: CuratorDep
 ) -> wire.RecordView:
     """Show the record behind a candidate, measured or not. The log says that one was opened, and by whom."""
-    return curator.messages.open_record(caller, study_id, choice)
+    view = curator.messages.open_record(caller, study_id, choice)
+    return view.model_copy(update={"measured": curator.inbox.measured(study_id, choice.row)})
 
 
 @router.post("/v1/studies/{study_id}:open_group", dependencies=_OWNER)

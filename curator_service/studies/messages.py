@@ -15,7 +15,7 @@ from curator_service.datasets.records import in_words
 from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table
-from curator_service.studies.release_cache import Released, ReleasedStudies
+from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, new_id
@@ -222,6 +222,7 @@ class Messages:
         stored = [int(released.order[row]) for row in rows]
         labels = self._labels.shown(db, released.spec.dataset_id, names, stored, names)
         balances = ledger_lines.row_balances(db, released.study_id, rows)
+        withheld = withheld_rows(db, self._studies.vault, released, rows)
         views = []
         for row, index in zip(rows, stored, strict=True):
             values = released.values(row, released.names)
@@ -235,6 +236,7 @@ class Messages:
                     in_words=in_words(released.reading, values),
                     columns=[wire.Shown(column=name, value=value) for name, value in values.items()],
                     plays=balances[row].plays if row in balances else 0,
+                    withheld=row in withheld,
                 )
             )
         return views

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -198,6 +198,11 @@ class Inbox:
             system=system_of(shown),
             **{name: getattr(shown, name) for name in _COLUMNS},
         )
+
+    def measured(self, study_id: str, row: int) -> list[wire.EarlierMeasurement]:
+        """The outcomes of a candidate's record that were measured, newest first; none of a column."""
+        with self._context.database.read() as db:
+            return [value for _, (_, value) in _values(db, study_id, [row])][:EARLIER_MAX]
 
     # --- entering ---------------------------------------------------------------------------------
 
@@ -465,6 +470,14 @@ class Inbox:
             self._wakeups.notify(INBOX)
 
 
+def _values(db: Connection, study_id: str, rows: Collection[int]) -> Iterator[tuple[Measurement, _Earlier]]:
+    """The values about the records of these rows, newest first."""
+    for measurement, entry in inbox_store.answers_about(db, study_id, rows):
+        assert entry.value is not None
+        view = wire.EarlierMeasurement(value=entry.value, at=moment(entry.created_at))
+        yield measurement, (measurement.seq, view)
+
+
 def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[str, int], list[_Earlier]]:
     """The values about the records of these measurements, by study and row, newest first."""
     rows: dict[str, set[int]] = defaultdict(set)
@@ -472,10 +485,8 @@ def _earlier(db: Connection, measurements: Sequence[Measurement]) -> dict[tuple[
         rows[measurement.study_id].add(measurement.row)
     earlier: dict[tuple[str, int], list[_Earlier]] = defaultdict(list)
     for study_id in rows:
-        for measurement, entry in inbox_store.answers_about(db, study_id, rows[study_id]):
-            assert entry.value is not None
-            view = wire.EarlierMeasurement(value=entry.value, at=moment(entry.created_at))
-            earlier[study_id, measurement.row].append((measurement.seq, view))
+        for measurement, value in _values(db, study_id, rows[study_id]):
+            earlier[study_id, measurement.row].append(value)
     return earlier
 
 

@@ -32,6 +32,10 @@ class AuditPage(Page):
     """A page of the audit log."""
 
     entries: list[AuditEntry] = Field(max_length=1_000, description="Records, in the order of the log.")
+    names: dict[str, str] = Field(
+        {},
+        description="Names of the users, tokens and grants in these records, by id, as they are now: not of the log.",
+    )
 
 
 class Checkpoint(Reply):

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from blindopt.wire.base import Name, Page, Reply, Request
 from blindopt.wire.dataset import RecordText
 from blindopt.wire.goal import GOOD_MAX, PREDICTED_MAX
-from blindopt.wire.inbox import Shown, Text
+from blindopt.wire.inbox import EarlierMeasurement, Shown, Text
 from blindopt.wire.study import Budget
 
 Candidate = Annotated[int, Field(ge=0, lt=10**9, description="Number of a candidate, from 0.")]
@@ -141,6 +141,10 @@ class RecordView(Reply):
     in_words: list[RecordText] = Field([], description="Its columns in the words of the file.")
     columns: list[Shown] = Field(description="Every stored column, in the units of the file.")
     plays: int = Field(description="How often the candidate was measured for vendors.")
+    measured: list[EarlierMeasurement] = Field(
+        [], description="The outcomes that people or a system measured, newest first; of a single record alone."
+    )
+    withheld: bool = Field(False, description="Whether the owner withheld it: measured and released no more.")
 
 
 class RecordTable(Reply):

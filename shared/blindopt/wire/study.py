@@ -672,6 +672,7 @@ class StudyAccount(Reply):
     study_id: str = Field(description="std_...")
     dataset_id: str = Field(description="ds_...")
     name: str = Field(description="Name of the study.")
+    records: int = Field(0, description="Number of records of its dataset.")
     state: Literal["draft", "releasing", "open", "closed"] = Field(description="State of the study.")
     created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When the candidates were released; null before.")

@@ -1,20 +1,21 @@
 """Pages of the audit log in both consoles: its records as rows, its verification, and the log as a file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from blindopt import wire
 from service_kit.console import downloads
+from service_kit.console.acts import ACTS, Acts, act, who
 from service_kit.console.forms import Form
 from service_kit.console.listings import days, turned
 from service_kit.console.pages import Page, Pages
 from service_kit.identity.tokens import Role
 
 
-def row_of(entry: dict[str, Any]) -> dict[str, Any]:
+def row_of(entry: dict[str, Any], acts: Acts, names: Mapping[str, str]) -> dict[str, Any]:
     """A record as a row. A body that is no JSON is shown as unreadable."""
     try:
         body = json.loads(entry["body"])
@@ -24,13 +25,17 @@ def row_of(entry: dict[str, Any]) -> dict[str, Any]:
     exchange = body.get("exchange") or body  # each record of a shared log is an exchange
     what = f"{exchange['method']} {exchange['path']} → {exchange['status']}" if "method" in exchange else ""
     details = body.get("details") or {}
+    details = details if isinstance(details, dict) else {}
+    kind, actor = str(body.get("kind", "exchange")), str(body.get("actor", ""))
     return {
         "seq": entry["seq"],
         "time": body.get("time"),
-        "kind": body.get("kind", "exchange"),
-        "actor": body.get("actor", ""),
+        "kind": kind,
+        "actor": actor,
+        "who": who(actor, names),
+        "act": act(acts, kind, details, names),
         "what": what,
-        "details": details.items() if isinstance(details, dict) else (),
+        "details": details.items(),
         "leaf": entry["leaf"],
     }
 
@@ -64,16 +69,19 @@ def _chosen(page: Page) -> dict[str, Any]:
     }
 
 
-async def log_values(page: Page, kinds: Sequence[str] = tuple(GROUPS), **fixed: str) -> dict[str, Any]:
+async def log_values(
+    page: Page, kinds: Sequence[str], acts: Acts, names: Mapping[str, str], **fixed: str
+) -> dict[str, Any]:
     """Values of a page of the log: its records, newest first, the filter, and the pages before and after.
 
-    ``kinds`` are the groups that can be chosen; ``fixed`` replaces parts of the filter in the address.
+    ``kinds`` are the groups that can be chosen; ``acts`` are the service's own sentences and ``names`` what they call
+    its things, by id; ``fixed`` replaces parts of the filter in the address.
     """
     query = _chosen(page) | fixed | {"page_size": _SIZE}
     order = {"order": "newest", "back": "oldest"}
     listing, newer, older = await turned(page, "/v1/audit/entries", "entries", "seq", **order, **query)
     return {
-        "entries": [row_of(entry) for entry in listing["entries"]],
+        "entries": [row_of(entry, {**ACTS, **acts}, {**listing["names"], **names}) for entry in listing["entries"]],
         "older": older,
         "newer": newer,
         "groups": [("", "all"), *((name, GROUPS[name][0]) for name in kinds)],

@@ -1,10 +1,11 @@
 """Tokens of people and programs. The table holds hashes, never secrets."""
 
 import hmac
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bindparam, select, update
+from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bindparam, or_, select, update
 
 from blindopt.errors import NotFound
 from service_kit.identity.tokens import Principal, Token
@@ -74,6 +75,13 @@ def is_live(row: Any, now: datetime) -> bool:
 
 def list_all(db: Connection) -> list[Any]:
     return list(db.execute(select(_tokens).order_by(_tokens.c.seq)))
+
+
+def names(db: Connection, ids: Collection[str]) -> dict[str, str]:
+    """The names of these tokens and of their holders, by id."""
+    listed = sorted(ids)
+    query = select(_tokens).where(or_(_tokens.c.kid.in_(listed), _tokens.c.principal.in_(listed)))
+    return {identity: row.name for row in db.execute(query) for identity in (row.kid, row.principal)}
 
 
 def of_principal(db: Connection, principal: str, *, study_id: str | None = None) -> list[Any]:

@@ -1,6 +1,7 @@
 """Users of a console: name, role, and a slow hash of the password."""
 
 import hmac
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -112,6 +113,12 @@ def _change(db: Connection, identity: str, mac_of: MacOf, **values: str) -> None
         raise RecordChanged("the stored record of this user was changed: nothing was done")
     db.execute(update(users).where(users.c.id == identity).values(**values))
     seal(db, _BY_ID.row(db, id=identity), mac_of)
+
+
+def names(db: Connection, ids: Collection[str]) -> dict[str, str]:
+    """The names of these users, by id."""
+    rows = db.execute(select(users.c.id, users.c.name).where(users.c.id.in_(sorted(ids))))
+    return {row.id: row.name for row in rows}
 
 
 def list_all(db: Connection) -> list[User]:

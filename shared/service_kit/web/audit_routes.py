@@ -1,5 +1,6 @@
 """/v1/audit: the log over REST. A modeler sees only the shared log of its own grant."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,8 +14,9 @@ from blindopt.audit import merkle_log
 from blindopt.errors import Invalid, NotFound
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Principal, Role
-from service_kit.store import audit_log
+from service_kit.store import audit_log, tokens, users
 from service_kit.store.base import stamp
+from service_kit.store.database import Connection
 from service_kit.verification import LogVerification
 from service_kit.web.dependencies import allowed, api_router
 from service_kit.web.listings import Order, PagingDep, Time
@@ -34,6 +36,8 @@ def _log_id(request: Request, grant_id: GrantId = None) -> str | None:
     return principal.id
 
 
+_ID = re.compile(rb'"(?:[a-z]+:)?((?:(?:usr|grt)_)?[0-9a-f]{16})"')
+"""Of a user, a grant, or a token."""
 LogId = Annotated[str | None, Depends(_log_id)]
 
 
@@ -89,8 +93,10 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
             entries = audit_log.page(
                 db, log_id, position=paging.token, newest=newest, limit=paging.limit, **asdict(where)
             )
-        entries, token = paging.cut(entries, lambda entry: entry.seq)
-        return wire.AuditPage(entries=[entry_view(entry, log_id) for entry in entries], next_page_token=token)
+            entries, token = paging.cut(entries, lambda entry: entry.seq)
+            names = _names(db, entries) if log_id is None else {}
+        views = [entry_view(entry, log_id) for entry in entries]
+        return wire.AuditPage(entries=views, names=names, next_page_token=token)
 
     @routes.get("/checkpoint")
     def get_audit_checkpoint(request: Request, log_id: LogId) -> wire.Checkpoint:
@@ -125,6 +131,12 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         return _log_verification(request).state()
 
     return routes
+
+
+def _names(db: Connection, entries: Sequence[merkle_log.Entry]) -> dict[str, str]:
+    """Names of all whose ids are in these records."""
+    ids = {found.decode() for entry in entries for found in _ID.findall(entry.body)}
+    return tokens.names(db, ids) | users.names(db, ids)
 
 
 def _log_verification(request: Request) -> LogVerification:

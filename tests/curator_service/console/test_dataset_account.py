@@ -34,7 +34,7 @@ def test_the_pages_of_a_dataset_and_of_a_draft_say_what_it_has_spent(owner, used
     owner.get(f"/studies/{draft}")
     assert "A record of this dataset has used epsilon 1 over 1 study; with this one epsilon 2" in owner.shown
     owner.get("/accounts")
-    assert "epsilon of the record that has used most: 1, without a cap" in owner.shown
+    assert "6 records, 2 studies One record has used at most epsilon 1, without a cap" in owner.shown
 
 
 def test_page_and_report_show_each_statement_of_the_account_in_a_table(owner, auditor, used, service):

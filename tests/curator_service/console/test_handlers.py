@@ -37,7 +37,7 @@ def _page(api, **more):
 
 def _accounts(count, **more):
     spent = {"budget": {}, "row_epsilon": None, "total_epsilon": None, "total_plays": 0}
-    shared = {"name": "s", "state": "open", "opened_at": "x", **spent, **more}
+    shared = {"name": "s", "dataset_id": "ds_1", "release_epsilon": None, "state": "open", "opened_at": "x", **spent, **more}
     return [{"study_id": f"std_{n:016x}", **shared} for n in range(count)]
 
 
@@ -46,7 +46,7 @@ def test_the_first_page_asks_as_much_for_many_studies_as_for_one():
     job = {"kind": "forecast", "id": "fct_1", "study_id": STUDY, "name": "n", "progress": 0.5}
     paths = []
     for count in (1, 50):
-        api = Api(accounts=_accounts(count), jobs=[job])
+        api = Api(accounts=_accounts(count), jobs=[job], entries=[{"seq": 2}])
         waiting = asyncio.run(home.home(_page(api)))
         assert waiting["jobs"] == [job | {"what": "Forecast", "path": f"/studies/{STUDY}/forecasts/fct_1"}]
         paths.append(api.paths)
@@ -55,7 +55,7 @@ def test_the_first_page_asks_as_much_for_many_studies_as_for_one():
 
 def test_the_log_asks_for_grants_of_the_newest_studies_alone_and_keeps_the_one_that_is_looked_at():
     grants = [{"id": "grt_1", "name": "m"}]
-    api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants)
+    api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants, names={})
 
     def choices(grant):
         return asyncio.run(log.log(_page(api, query={"grant": grant})))["grants"]

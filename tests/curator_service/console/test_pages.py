@@ -807,6 +807,15 @@ def test_the_log_page_verifies_on_request(auditor):
     auditor.get("/log")
     auditor.submit("/log:verify")
     assert re.search(r"Verified: [0-9,]+ records", auditor.shown)
+    auditor.get("/")
+    assert re.search(r"verified ([0-9,]+) of ([0-9,]+) records", auditor.shown)
+
+
+def test_the_log_says_to_an_auditor_who_did_what(auditor, study):
+    auditor.get(f"/log?group=studies&about={study[0]}")
+    assert re.search(r"owner \(owner\) released .*: epsilon 4 for each of \d+ records", auditor.shown)
+    auditor.get("/log?group=people")
+    assert "auditor (auditor) logged in" in auditor.shown
 
 
 LISTINGS = {
@@ -1003,9 +1012,19 @@ def test_home_lists_the_next_step_until_a_recommendation_was_decided_about(owner
             (item,) = [item for item in measurer.inbox if item.view.study_id == opened.id]
             item.answer(2.0)
             assert steps_of(owner)[4:] == ["done", ""]
-            sent = vendor.send_message(wire.RecommendationMessage(kind="recommendation", row=0), key="b" * 8)
+            said = {"kind": "recommendation", "mean": 2.25, "interval": [1.5, 3.0]}
+            sent = vendor.send_message(wire.RecommendationMessage(row=0, **said), key="b" * 8)
+            vendor.send_message(wire.RecommendationMessage(row=1, **said), key="c" * 8)
         message = f"/messages/{wire.MessageView.model_validate_json(sent).id}"
         assert steps_of(owner) == ["done"] * 5 + [message]
         owner.get(message)
         owner.submit(f"{message}:decide", decision="accepted")
         assert steps_of(owner) == []
+        owner.get(message)
+        owner.submit(f"/studies/{opened.id}:open_record")
+        assert "It was measured once for vendors: 2. The vendor expected 2.25, from 1.5 to 3." in owner.shown
+        assert ("Next recommendation" in owner.shown, "Previous recommendation" in owner.shown) == (True, False)
+        owner.submit(f"/studies/{opened.id}:open_record")  # the first such form on the page
+        assert "Candidate 1 of steps" in owner.shown
+        assert "It was never measured for a vendor. The vendor expected 2.25" in owner.shown
+        assert "Previous recommendation" in owner.shown

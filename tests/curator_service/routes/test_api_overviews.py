@@ -124,6 +124,16 @@ def test_the_log_is_read_backwards_and_by_kind(curator):
     assert all('"kind":"study.created"' in entry["body"] for entry in kinds)
 
 
+def test_names_of_those_who_acted_are_shown_to_those_who_read_the_whole_log(curator, measured_study):
+    page = _get(curator, "/v1/audit/entries", kind="grant.created", page_size=1000)
+    actors = {json.loads(entry["body"])["actor"].partition(":")[2] for entry in page["entries"]}
+    grants = {json.loads(entry["body"])["details"]["grant_id"] for entry in page["entries"]}
+    assert (actors | grants) <= page["names"].keys()
+    with StudyClient(curator.url, measured_study.token, measured_study.id) as vendor:
+        seen = vendor._send_unrecorded("GET", "/v1/audit/entries", params={}).read(wire.AuditPage)
+    assert seen.names == {}
+
+
 def test_the_log_is_filtered_as_python_does(curator, measured_study):
     with Owner(curator.url, curator.token) as owner:
         records = [(entry.seq, json.loads(entry.body), entry.body) for entry in owner.audit()]

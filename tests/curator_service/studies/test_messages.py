@@ -169,6 +169,11 @@ def test_the_record_behind_any_candidate_is_the_owners_alone_and_an_act(file):
     assert sorted(shown) == list(range(1, len(lines)))
     opened = _records(file, "record.opened")
     assert [record["details"] for record in opened] == [{"study_id": study}] * len(shown)  # not which
+    where = f"/v1/studies/{study}"
+    (dataset,) = file.in_process.call("owner", "GET", "/v1/datasets")["datasets"]
+    file.in_process.call("owner", "POST", f"/v1/datasets/{dataset['id']}:withhold", json={"record": shown[2]})
+    again = [file.in_process.call("owner", "POST", f"{where}:open_record", json={"row": row}) for row in range(6)]
+    assert [view["withheld"] for view in again] == [False, False, True, False, False, False]
     missing = file.in_process.send("owner", "POST", f"/v1/studies/{study}:open_record", json={"row": 6})
     assert missing.json()["code"] == "unknown_row"
     for role in ("measurer", study):

@@ -65,11 +65,11 @@ def test_a_run_has_tabs_and_a_log_of_its_own(browsers, ended):
         browser.get(f"/runs/{ended}{path}")
         assert browser.status == 200
         assert re.findall(r'aria-current="page">([^<]+)</a></li>\s*(?:<li>|</ul>\s*</nav>\s*<)', browser.text)
-    assert "run: created" in browser.shown or "run: started" in browser.shown
-    assert "session: opened" not in browser.shown
+    assert re.search(r"\(vendor\) started \S.* with ", browser.shown)
+    assert " logged in" not in browser.shown
     browser.get("/log?group=people")
-    assert "session: opened" in browser.shown
-    assert "run: " not in browser.shown.partition("Details")[2]
+    assert " logged in" in browser.shown
+    assert " started " not in browser.shown.partition("What happened")[2]
 
 
 def test_a_used_up_limit_is_said_in_words():
