@@ -47,16 +47,12 @@ async def _recommended(page: Page, message_id: str) -> dict[str, Any]:
     """The message that recommends an opened record, and the recommendations of its study before and after it."""
     if not message_id:
         return {"expected": None, "others": []}
-    chosen = await page.api.get(f"/v1/messages/{id_of('msg', message_id)}")
-    listed = await every(page.api, "/v1/messages", "messages", study_id=chosen["study_id"])
-    single = [message for message in listed if message["message"]["kind"] == "recommendation"]
-    at = next((i for i, message in enumerate(single) if message["id"] == chosen["id"]), None)
-    others = (
-        []
-        if at is None
-        else [("Previous recommendation", single[at - 1 : at]), ("Next recommendation", single[at + 1 :])]
-    )
-    return {"expected": chosen["message"], "others": [(words, found[0]) for words, found in others if found]}
+    message = await page.api.get(f"/v1/messages/{id_of('msg', message_id)}")
+    listed = await every(page.api, "/v1/messages", "messages", study_id=message["study_id"])
+    single = [each for each in listed if each["message"]["kind"] == "recommendation"]
+    at = [each["id"] for each in single].index(message_id) if message in single else len(single)
+    beside = (("Previous recommendation", single[:at][-1:]), ("Next recommendation", single[at + 1 :][:1]))
+    return {"expected": message["message"], "others": [(words, each) for words, listed in beside for each in listed]}
 
 
 @pages.post("/messages/{message_id}:open_records", roles=("owner",))

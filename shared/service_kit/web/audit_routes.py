@@ -135,7 +135,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
 
 def _names(db: Connection, entries: Sequence[merkle_log.Entry]) -> dict[str, str]:
     """Names of all whose ids are in these records."""
-    ids = {found.decode() for entry in entries for found in _ID.findall(entry.body)}
+    ids = {match.decode() for entry in entries for match in _ID.findall(entry.body)}
     return tokens.names(db, ids) | users.names(db, ids)
 
 

@@ -37,7 +37,15 @@ def _page(api, **more):
 
 def _accounts(count, **more):
     spent = {"budget": {}, "row_epsilon": None, "total_epsilon": None, "total_plays": 0}
-    shared = {"name": "s", "dataset_id": "ds_1", "release_epsilon": None, "state": "open", "opened_at": "x", **spent, **more}
+    shared = {
+        "name": "s",
+        "dataset_id": "ds_1",
+        "release_epsilon": None,
+        "state": "open",
+        "opened_at": "x",
+        **spent,
+        **more,
+    }
     return [{"study_id": f"std_{n:016x}", **shared} for n in range(count)]
 
 
