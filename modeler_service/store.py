@@ -50,6 +50,7 @@ MIGRATIONS: Migrations = {
     16: [],
     17: [],
     18: ["ALTER TABLE runs ADD COLUMN stored_bytes INTEGER DEFAULT 0 NOT NULL"],
+    20: ["ALTER TABLE trials ADD COLUMN probability FLOAT"],
 }
 APPEND_ONLY = ("versions",)
 
@@ -130,6 +131,7 @@ class TrialRow:
     passport: str | None = None
     reply: bytes | None = None  # of the query, in the row of its first trial
     fitted: str | None = None  # the hyper-parameters of the choice, if they are new
+    probability: float | None = None  # that the row is good, as the query says
 
     @property
     def is_settled(self) -> bool:
@@ -393,6 +395,7 @@ _ANSWER_TRIAL = PreparedStatement(
 )
 _CHOICE = [
     "run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted", "declined",
+    "probability",
 ]  # fmt: skip
 _ADD_TRIAL = PreparedStatement(trials.insert(), _CHOICE)
 
@@ -522,10 +525,10 @@ def unanswered_trials(db: Connection, run_id: str) -> list[TrialRow]:
     return _trials(db, _TRIALS.where(where).order_by(trials.c.number))
 
 
-def query_rows(db: Connection, run_id: str, first: int) -> list[int]:
-    """The rows of the choice whose first trial has this number, in order; none where no choice begins there."""
+def chosen_together(db: Connection, run_id: str, first: int) -> list[TrialRow]:
+    """The trials of the choice whose first one has this number, in order; none where no choice begins there."""
     where = (trials.c.run_id == run_id) & (trials.c.query == first)
-    return list(db.execute(select(trials.c.row).where(where).order_by(trials.c.number)).scalars())
+    return _trials(db, _WITHOUT_REPLIES.where(where).order_by(trials.c.number))
 
 
 def pending_queries(db: Connection, run_id: str) -> set[str]:

@@ -21,7 +21,7 @@ REASONS = (
 STATES = ("open", "overdue", "answered", "declined")
 _TRAIL = [("Inbox", "/inbox")]
 _BATCH = 50
-_NEXT = 8
+_NEXT = 10
 _SHOWN = 50
 _COLUMNS = ("id", "query_id", "study", "record", "play", "asked_at", "system")
 

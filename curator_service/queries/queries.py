@@ -202,7 +202,7 @@ class Queries:
             grant_id=caller.principal.id,
             idempotency_key=key,
             request_sha256=digest,
-            request=query.__pydantic_serializer__.to_json(query).decode(),
+            request=query.__pydantic_serializer__.to_json(query, exclude_none=True).decode(),
             created_at=charged,
         )
         return QueryCharge(query_id, {row for row, _ in rows}, reserved)

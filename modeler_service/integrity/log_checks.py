@@ -9,10 +9,9 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.audit.numbered_digests import NumberedDigests
 from blindopt.client import query_body
-from blindopt.client.study_client import query_of
 from blindopt.errors import LogBroken
 from modeler_service import store
-from modeler_service.runs.query_keys import message_key
+from modeler_service.runs.query_keys import message_key, query_of
 from modeler_service.runs.record import Version, every_version, queries_of, versions_of
 from modeler_service.store import MessageRow, TrialRow
 from service_kit.context.log_summaries import LogSummary, Part, PrincipalLogSummary, summarize
@@ -224,7 +223,7 @@ def query_faults(
 
     ``versions`` are those of its answer, in the order of arrival, and ``ends`` those of the run's trials.
     """
-    first, request = trials[0].number, sha256(query_body(query_of([trial.row for trial in trials])))
+    first, request = trials[0].number, sha256(query_body(query_of(trials)))
     if (sent := logged.sent(first)) is None:
         if any(trial.y is not None for trial in trials) or (versions and logged.refused.get(first) != request):
             yield "the record has an answer that the log does not record"

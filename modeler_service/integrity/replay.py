@@ -16,7 +16,6 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.audit.verification import Records, Verification
 from blindopt.client import query_body
 from blindopt.client.downloads import pieces_of
-from blindopt.client.study_client import query_of
 from blindopt.errors import BlindoptError, Invalid, LogBroken, NotFound, StateConflict
 from blindopt.formats import release_files
 from blindopt.formats.text_files import read_text_file
@@ -25,6 +24,7 @@ from blindopt.optimizer.defaults import plan_of_run
 from modeler_service import store
 from modeler_service.integrity.log_checks import RunInLog, ends_of, query_faults, run_of
 from modeler_service.runs.candidates import open_candidates
+from modeler_service.runs.query_keys import query_of
 from modeler_service.runs.record import Version, every_version, queries_of, versions_of
 from modeler_service.store import TrialRow
 from service_kit.store.base import stamp
@@ -257,7 +257,7 @@ def _is_same(recorded: object, derived: object) -> bool:
 
 
 def _digest(choices: Iterable[TrialRow | Proposal]) -> str:
-    return sha256(query_body(query_of([choice.row for choice in choices])))
+    return sha256(query_body(query_of(choices)))
 
 
 def _against_log(

@@ -8,10 +8,11 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.client import Reply, StudyClient
-from blindopt.client.study_client import answers_of, query_of
+from blindopt.client.study_client import answers_of
 from blindopt.errors import ProtocolViolated, Remote, SentTooMuch
 from modeler_service import store
 from modeler_service.runs.lease import Pending, RunLease
+from modeler_service.runs.query_keys import query_of
 from modeler_service.runs.witness import Witness
 from modeler_service.store import TrialRow
 from service_kit.store.base import stamp
@@ -187,7 +188,8 @@ class CuratorQueries:
 
     def _send(self, curator: StudyClient, query: _Query) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
         key = f"{self._lease.run_id}:{query.first}"
-        return self._lease.retry(lambda: curator.ask(query_of(query.rows), key=key))
+        trials = self.trials[query.first - 1 :][: len(query.rows)]
+        return self._lease.retry(lambda: curator.ask(query_of(trials), key=key))
 
     def _settled_from(self, first: int, count: int) -> list[tuple[int, TrialRow]]:
         """Those of ``count`` trials from ``first`` on that are answered or declined, with their numbers."""

@@ -1,11 +1,20 @@
 """The idempotency keys of a run's queries and messages, and which bodies were sent under each."""
 
+from collections.abc import Iterable
+
+from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import query_body
-from blindopt.client.study_client import query_of
+from blindopt.optimizer.chooser import Proposal
 from modeler_service import store
+from modeler_service.store import TrialRow
 from service_kit.store import audit_log
 from service_kit.store.database import Connection
+
+
+def query_of(choices: Iterable[TrialRow | Proposal]) -> wire.QueryRequest:
+    """The query for one measurement of each choice."""
+    return wire.QueryRequest(rows=[wire.RowPlays(row=item.row, probability=item.probability) for item in choices])
 
 
 def message_key(run_id: str, number: int) -> str:
@@ -27,11 +36,11 @@ def _digests(db: Connection, key: str) -> list[str]:
         return [] if body is None else [sha256(body.encode())]
     if not (number.isdecimal() and len(number) < 10):
         return []
-    choices = [store.query_rows(db, run_id, int(number))]
+    choices = [store.chosen_together(db, run_id, int(number))]
     trial = store.find_trial(db, run_id, int(number))
     if trial is not None and (trial.asked_at is not None or store.takes_time(db, run_id)):
-        choices.append([trial.row])  # where people measure, and after a refusal, each candidate is queried alone
-    return [sha256(query_body(query_of(rows))) for rows in choices if rows]
+        choices.append([trial])  # where people measure, and after a refusal, each candidate is queried alone
+    return [sha256(query_body(query_of(trials))) for trials in choices if trials]
 
 
 def _digests_before_deletion(db: Connection, key: str) -> list[str]:

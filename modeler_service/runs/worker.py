@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -235,15 +235,19 @@ class RunWorker:
     def _store_choice(self, first: int, proposals: list[Proposal], fitted: wire.Fitted | None) -> list[int]:
         """Store the chosen rows before they are queried, with the answer before them; return them."""
         now, new_fit = stamp(self._lease.now), self._new_fit(fitted)
+        trials = [
+            TrialRow(self._run_id, number, first, chosen_at=now, **asdict(proposal))
+            for number, proposal in enumerate(proposals, start=first)
+        ]
+        trials[0] = replace(trials[0], fitted=new_fit)
 
         def work(db: Connection) -> None:
-            for number, proposal in enumerate(proposals, start=first):
-                fitted = new_fit if number == first else None
-                trial = TrialRow(self._run_id, number, first, chosen_at=now, fitted=fitted, **asdict(proposal))
+            for trial in trials:
                 store.add_trial(db, trial)
 
         self._queries.store(work)
-        return [proposal.row for proposal in proposals]
+        self._queries.trials[first - 1 :] = trials
+        return [trial.row for trial in trials]
 
     def _warn(self, chooser: RowChooser) -> None:
         """Store the warnings that follow from the answers so far, and send a notice of each when it first appears."""

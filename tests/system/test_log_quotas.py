@@ -296,7 +296,7 @@ def test_databases_of_the_version_without_quotas_open_and_count_from_then_on(tmp
         run = start(modeler)
     for path, columns in (
         (curator.context.database.path, ()),
-        (tmp_path / "modeler" / "modeler.sqlite", (("runs", "stored_bytes"),)),
+        (tmp_path / "modeler" / "modeler.sqlite", (("runs", "stored_bytes"), ("trials", "probability"))),
     ):
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("DROP TABLE day_counts")

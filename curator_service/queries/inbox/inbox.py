@@ -28,7 +28,13 @@ from curator_service.datasets.records import in_words
 from curator_service.privacy.prices import text, units
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
-from curator_service.queries.answer_versions import AnswerVersions, ReleasedUnits, check_not_lost, declined_rows
+from curator_service.queries.answer_versions import (
+    AnswerVersions,
+    ReleasedUnits,
+    check_not_lost,
+    declined_rows,
+    request_of,
+)
 from curator_service.queries.inbox import spreadsheet
 from curator_service.queries.measurement_entries import CURATOR, Act, Author, NewEntry, costs_again, system_of
 from curator_service.queries.table import InboxRow, MeasuredQuery, Measurement
@@ -131,15 +137,19 @@ class Inbox:
 
     def _views(self, db: Connection, rows: Sequence[InboxRow]) -> list[wire.InboxItem]:
         held: dict[str, set[int]] = {}
+        chances: dict[int, float | None] = {}
         earlier, labels = _earlier(db, [row.measurement for row in rows]), self._labels_of(db, rows)
         for measurement, _, query in rows:
             if measurement.state != "open" and query.query_id not in held:
                 spec = self._studies.of(db, query.study_id).spec
                 held[query.query_id] = ReleasedUnits.of(db, query.query_id, spec).held_back()
-        return [
+            elif isinstance(self._studies.of(db, query.study_id).spec.goal, wire.FindMany):
+                chances[measurement.seq] = request_of(db, query.query_id)[measurement.position].probability
+        views = [
             self._view(db, row, held.get(row.query.query_id, set()), earlier, labels.get(row.measurement.seq, []))
             for row in rows
         ]
+        return [view.model_copy(update={"probability": chances.get(view.seq)}) for view in views]
 
     def _labels_of(self, db: Connection, rows: Sequence[InboxRow]) -> dict[int, list[wire.RecordText]]:
         """The labels of measurements that their study shows, by their sequence number."""

@@ -20,6 +20,7 @@ COLUMNS = ("measurement_id", "study", "record", "file_row", "question", "unit", 
 NEEDED = ("measurement_id", "value")
 LABEL, SHOWN = "label: ", "shown: "
 """Before the name of a label or a shown column, which may be called anything."""
+ESTIMATE = "vendor's estimate that it is good"
 FAULTS_MAX = 1_000
 CELL_MAX = 2_000
 Commas = Literal["ask", "decimal", "thousands"]
@@ -54,6 +55,7 @@ def export(items: Sequence[wire.InboxItem]) -> bytes:
     rows = [
         {LABEL + plain(cell.column): plain(cell.text) for cell in item.labels}
         | {SHOWN + plain(cell.column): plain(cell.text) for cell in item.in_words}
+        | ({} if item.probability is None else {ESTIMATE: f"{item.probability:.3g}"})
         for item in items
     ]
     of_records = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name.startswith(SHOWN))

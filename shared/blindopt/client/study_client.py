@@ -348,14 +348,9 @@ class StudyClient(Client):
         raise Unreachable(f"the reply to a request for candidates brings none ({reply.status})")
 
 
-def query_of(rows: Iterable[int]) -> wire.QueryRequest:
-    """The query for one measurement of each of ``rows``."""
-    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
-
-
 def query_body(query: wire.QueryRequest) -> bytes:
-    """Return the exact bytes of a query, as sent."""
-    return query.model_dump_json().encode()
+    """Return the exact bytes of a query, as sent: the same as before there were probabilities, where it has none."""
+    return query.model_dump_json(exclude_none=True).encode()
 
 
 def check_same_study(first: wire.StudyView, study: wire.StudyView) -> None:

@@ -104,6 +104,8 @@ class Proposal:
     sd: float | None
     acquisition: float | None
     ties: int
+    probability: float | None = None
+    """That the row is good, which people who measure see: where they do, and study and run look for the same."""
 
 
 _PUBLISHED = wire.GpUcb | wire.GpBucb | wire.RandomRows | wire.FewArmsSpec
@@ -363,7 +365,10 @@ class RowChooser:
 
     def _proposal(self, phase: Phase, choice: Choice) -> Proposal:
         mean = None if choice.mean is None else self._sign * choice.mean
-        return Proposal(phase, choice.row, mean, choice.sd, choice.acquisition, choice.ties)
+        study, probability = self.study, None
+        if isinstance(study, wire.StudyView) and study.measurement_source != "column" and study.goal == self.plan.goal:
+            probability = self._probability(choice)
+        return Proposal(phase, choice.row, mean, choice.sd, choice.acquisition, choice.ties, probability)
 
     # --- stop rules -------------------------------------------------------------------------------
 
@@ -399,8 +404,19 @@ class RowChooser:
         least = self._spec.stop.least_probability
         if least is None or not isinstance(self._algorithm, GpRule) or not self._algorithm.reaches_at(step):
             return False
+        probability = self._probability(choice)
+        return probability is not None and probability < least
+
+    def _probability(self, choice: Choice) -> float | None:
+        """Probability that a choice is good, without optimism; None for another goal, and without a posterior."""
+        if (
+            choice.sd is None
+            or not isinstance(self.plan.goal, wire.FindMany)
+            or not isinstance(self._algorithm, GpRule)
+        ):
+            return None
         mean, sd = np.array([choice.mean]), np.array([choice.sd])
-        return bool(probability_above(mean, sd, self._algorithm.threshold)[0] < least)
+        return round(float(probability_above(mean, sd, self._algorithm.threshold)[0]), _FOUND_DIGITS)
 
     # --- warnings ---------------------------------------------------------------------------------
 

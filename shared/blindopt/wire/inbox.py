@@ -73,6 +73,11 @@ class InboxItem(Reply):
     labels: list[RecordText] = Field([], description="Labels of the record that the study shows.")
     in_words: list[RecordText] = Field([], description="What shown has, in the words of the file.")
     shown: list[Shown] = Field(description="Values of the record that the study shows.")
+    probability: float | None = Field(
+        None,
+        description="Of an open measurement: probability that the outcome is good, as the vendor claims, where the "
+        "study looks for many; null: not stated.",
+    )
     play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first measurement of the record in its query.")
     plays: int = Field(ge=1, le=PLAYS_MAX, description="Number of measurements of the record in its query.")
     asked_at: datetime = Field(description="When it was requested.")

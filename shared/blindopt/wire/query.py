@@ -65,6 +65,13 @@ class RowPlays(Request):
 
     row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
     plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements.")
+    probability: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Probability that its outcome is good, by the modeler's model, where the study looks for many: "
+        "people who measure see it; null: not stated.",
+    )
 
 
 class QueryRequest(Request):

@@ -1233,6 +1233,9 @@ class TrialView(Reply):
         )
     )
     ties: int = Field(description="Number of candidates that shared the maximum; one was drawn with the run's seed.")
+    probability: float | None = Field(
+        None, description="Probability that it is good, as it was sent to people who measure; null: none was sent."
+    )
     fitted: Fitted | None = Field(
         None, description="Hyper-parameters fitted just before this choice; null: unchanged since the previous trial."
     )

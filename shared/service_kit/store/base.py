@@ -20,6 +20,7 @@ MIGRATIONS: Migrations = {
     13: ["ALTER TABLE replies ADD COLUMN log_seq INTEGER"],
     14: ["ALTER TABLE tokens ADD COLUMN mac BLOB", "ALTER TABLE users ADD COLUMN mac BLOB"],
     19: [],
+    20: [],
 }
 """Migrations of the tables that both services have."""
 ERASABLE = {"erasable": True}

@@ -14,6 +14,7 @@ from blindopt.client import Measurer, Owner, StudyClient
 from curator_service import console
 from tests import console_errors
 from tests.curator_service.console.inputs import fields_of, inputs_of
+from tests.curator_service.queries.inbox.measured_study import open_measured_study
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(
@@ -616,6 +617,28 @@ def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has
             assert "It used epsilon 0.5" in owner.shown
             assert [(answer.row, answer.plays) for answer in modeler.query(query)[0].answers] == [(2, 1)]
             assert "release_mean" not in owner.text
+
+
+@pytest.mark.parametrize("goal", [wire.FindMany(share=0.1), wire.BEST], ids=["many", "best"])
+def test_estimates_of_a_vendor_are_shown_as_such_where_the_study_looks_for_many(measurer, service, small, goal):
+    rows = [wire.RowPlays(row=4, probability=0.625), wire.RowPlays(row=2), wire.RowPlays(row=9, probability=0.125)]
+    with open_measured_study(small, service, goal=goal) as measured:
+        measured.modeler.ask(wire.QueryRequest(rows=rows), key="estimates")
+        estimates = [item.probability for item in measured.measurer.measurements(study_id=measured.study)]
+        measurer.get(f"/inbox?study={measured.study}")
+        first = measurer.shown
+        table = measurer.get(f"/inbox/table?study={measured.study}").text
+        sheet = measured.measurer.export_csv(study_id=measured.study).decode("utf-8-sig")
+    if goal == wire.BEST:
+        assert estimates == [None] * 3
+        assert not any("estimate" in page for page in (first, table, sheet))
+    else:
+        assert estimates == [0.625, None, 0.125]
+        assert "The vendor expects 0.75 good outcomes among 2 of the next 3." in first
+        assert "62.5 % that it is good" in first
+        assert re.findall(r"estimate: ([^<]*) good<", table) == ["62.5 %", "12.5 %"]
+        cells = [row["vendor's estimate that it is good"] for row in csv.DictReader(io.StringIO(sheet))]
+        assert cells == ["0.625", "", "0.125"]
 
 
 @pytest.mark.parametrize("page", ["/inbox?after={before}", "/inbox/{id}"])

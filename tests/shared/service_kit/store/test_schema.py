@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (19, "a3a26cc6315d3b64f326e08fd7dac52f29a8ce24672cae86b8fc6dd415e64b0d"),
-    "modeler": (19, "c424f972d84062f7ace8937d5adc14e432d30d2f142124599fe4a34609ae6068"),
+    "curator": (20, "a3a26cc6315d3b64f326e08fd7dac52f29a8ce24672cae86b8fc6dd415e64b0d"),
+    "modeler": (20, "85b1accf70bb29c1ddd63fe49fc1c23b7cf317a3e90d9e9bb5934df292d4a0b8"),
 }
 
 
