@@ -304,6 +304,23 @@ def suggest(
             use_declared_range(form)
 
 
+def bounded(form: Form, columns: Sequence[str]) -> list[int]:
+    """The columns with both bounds."""
+    return [i for i in range(len(columns)) if all(form.get(f"features.{i}.{end}") for end in ("lower", "upper"))]
+
+
+def tick_bounded(form: Form, columns: Sequence[str]) -> None:
+    """Make a feature of each row in which both bounds were typed since it was shown.
+
+    Bounds that the page filled in, as of a public list, make none. A script ticks rows, and takes this list away.
+    """
+    if "bounded" in form.values:
+        before = {*form.get("bounded").split()}
+        for i in bounded(form, columns):
+            if str(i) not in before:
+                form.values[f"features.{i}.column"] = [columns[i]]
+
+
 def use_declared_range(form: Form) -> None:
     """Let answers cover the declared range of the outcome, which is public."""
     if _ends(form, "measurement") is not None:

@@ -67,6 +67,8 @@ async def next_step(page: Page, form: Form) -> Response:
         return await _show(page, form.again(), "data", None)
     if step == "data":
         _take_defaults(form, dataset)
+    if step == "features" and go != "none":
+        drafting.tick_bounded(form, [column.name for column in dataset.columns])
     target = go.removeprefix("to:") if go.startswith("to:") and go[3:] in NAMES else ""
     if go == "back":
         target = NAMES[max(0, NAMES.index(step) - 1)]
@@ -310,6 +312,7 @@ async def _show(
     context |= {"row_cap": drafting.row_cap(form), "of_groups": groups.is_chosen(form)}
     current, before = NAMES.index(step), form.get("reached")
     reached = max(current, NAMES.index(before) if before in NAMES else 0)
+    context["bounded"] = drafting.bounded(form, names)
     context |= {"columns": names, "carried": drafting.carried(form, step), "reached": NAMES[reached]}
     context["steps"] = [
         (name, title, "current" if i == current else "done" if i <= reached else "next")

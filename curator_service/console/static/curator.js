@@ -15,7 +15,8 @@ for (const form of document.querySelectorAll("form")) {
   show();
 }
 
-// Bounds typed for a column make it a feature.
+// Bounds typed for a column make it a feature at once, and a tick taken off again stays off.
+document.querySelector("[data-bounded]")?.remove();
 document.addEventListener("input", (event) => {
   const row = event.target.closest?.("table.inputs tr");
   const box = row?.querySelector("input[data-row]");

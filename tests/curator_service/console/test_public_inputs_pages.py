@@ -438,3 +438,21 @@ def test_the_chart_of_a_forecast_of_groups_has_the_epsilon_of_a_record_in_all():
     ):
         levels = {"mechanism": name, "epsilon": "1", "answers_epsilon": "4"}
         assert said in figures.regret({"points": [point | levels], "spec": spec}).svg
+
+
+def test_without_a_script_typed_bounds_make_a_feature_and_bounds_of_a_public_list_make_none(api, owner):
+    csv = b"age,sex,y\n" + b"".join(b"%d,%s,%d\n" % (i, (b"f", b"m")[i % 2], i) for i in range(20))
+    sex = {"column": "sex", "kind": "one_hot", "values": ["f", "m"]}
+    dataset = api.upload(csv, name="typed bounds", columns=["age", sex, "y"])
+    owner.get(f"/studies/new?dataset={dataset.id}")
+    owner.submit("/studies/new", go="next", name="typed")
+    names = [column.name for column in dataset.view.columns]
+    form, age = owner.form("/studies/new"), f"features.{names.index('age')}"
+    assert [form[f"features.{names.index(f'sex={word}')}.upper"] for word in "fm"] == ["1", "1"]
+    owner.submit("/studies/new", go="next", **{f"{age}.lower": "0", f"{age}.upper": "120"})
+    carried = owner.form("/studies/new").items()
+    ticked = {name: value for name, value in carried if name.startswith("features.") and name.endswith(".column")}
+    assert ticked == {f"{age}.column": "age"}
+    owner.submit("/studies/new", go="back")
+    owner.submit("/studies/new", go="next", drop=(f"{age}.column",))
+    assert (owner.status, "Choose at least one feature" in owner.shown) == (422, True)  # a tick taken off stays off
