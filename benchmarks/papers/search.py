@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.optimizer.algorithms.factory import Learner, build_algorithm
+from blindopt.optimizer.algorithms.gp.rules import GpRule
 from blindopt.optimizer.algorithms.settings import NO_NOISE, AlgorithmSettings
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.releases.mechanisms.mechanism import Mechanism
@@ -87,9 +88,10 @@ class Search:
         rule: wire.AlgorithmSpec = GP_UCB,
         *,
         once: bool = False,
+        second: tuple[Matrix, float] | None = None,
     ) -> list[float]:
         """Simple regret after each of the T steps: see ``play``."""
-        return self.play(domain, z, law, rule, once=once, recommends=False).best
+        return self.play(domain, z, law, rule, once=once, recommends=False, second=second).best
 
     def play(
         self,
@@ -100,11 +102,13 @@ class Search:
         *,
         once: bool,
         recommends: bool = True,
+        second: tuple[Matrix, float] | None = None,
     ) -> "Regrets":
         """Search by a rule on ``z`` (n, r), with noise of law ``law``.
 
         ``once``: outcomes are taken for exact, and no row is queried twice. ``recommends``: whether the row of the
-        largest posterior mean is looked for after each step.
+        largest posterior mean is looked for after each step. ``second``: second draws (n, r), which come with outcomes,
+        and the standard deviation of their noise.
         """
         modeler = build_algorithm(
             rule,
@@ -118,11 +122,18 @@ class Search:
                 initial=len(self.first),
                 noise=law,
                 exact=once,
+                refine_sd=None if second is None else second[1],
             ),
         )
+
+        def observe(row: int, error: float) -> None:
+            if second is not None and isinstance(modeler, GpRule):
+                modeler.refine(row, second[0][row])
+            modeler.observe(row, float(self.f[row] + error))
+
         assert isinstance(modeler, Learner), "a rule of a Gaussian process"
         for row, error in zip(self.first, self.noise, strict=False):
-            modeler.observe(int(row), float(self.f[row] + error))
+            observe(int(row), error)
         rows: list[int] = []
         recommended: list[float] = []
         for step, error in enumerate(self.noise[len(self.first) :], start=1):
@@ -130,7 +141,7 @@ class Search:
                 modeler.hide(np.unique([*self.first, *rows]))
             choice = modeler.choose(step)
             assert choice is not None, "fewer steps than rows"
-            modeler.observe(choice.row, float(self.f[choice.row] + error))
+            observe(choice.row, error)
             rows.append(choice.row)
             if recommends:
                 best = modeler.best(np.unique([*self.first, *rows]))

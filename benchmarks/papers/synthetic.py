@@ -91,7 +91,8 @@ def draw(side: int, rng: np.random.Generator) -> Vector:
     return f
 
 
-def _search(stream: int, run: int, side: int) -> Search:
+def search_of(stream: int, run: int, side: int) -> Search:
+    """Draw a function and the first rows of a run."""
     rng = np.random.default_rng([stream, run])
     return Search.draw(draw(side, rng), STEPS, NOISE_VARIANCE, run, rng)
 
@@ -109,7 +110,7 @@ class Tables:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        grid, search = domain(size.side), _search(1, task[1], size.side)
+        grid, search = domain(size.side), search_of(1, task[1], size.side)
         cells = [(power, r) for power, rs in TABLES.items() for r in rs] + list(QUOTED.items())
         curves = {NON_PRIVATE: search.regrets(grid, grid.x), RANDOM: search.random_regrets()}
         return curves | {cell(power, r): search.regrets(grid, grid.release(published(power, r))) for power, r in cells}
@@ -133,7 +134,7 @@ class Frontier:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        grid, search = domain(size.side), _search(2, task[1], size.side)
+        grid, search = domain(size.side), search_of(2, task[1], size.side)
         curves = {NON_PRIVATE: search.regrets(grid, grid.x), RANDOM: search.random_regrets()}
         curves[f"{NON_PRIVATE}, ei"] = search.regrets(grid, grid.x, rule=RULES["ei"], once=True)
         for level, epsilon in FRONTIER.items():

@@ -33,6 +33,7 @@ z_i         ``Deblurred.inputs``               (t, r)        candidate    candid
 y - m       ``Deblurred.outcomes``             (t,)          outcome      their observations, less the prior mean
 sigma_i^2   ``Deblurred.noise``                (t,)          outcome^2    variance of the noise in each
 N_i         ``Deblurred.spread``               (t,)          outcome^2    variance of f over the noise of each candidate
+            ``Deblurred.is_refined``           (t,)          1            whether each lies at a place of less noise
 C_t         ``ArmsPosterior.covariance``       (n, n)        outcome^2    posterior covariance of f at n arms
 mu_t        ``ArmsPosterior.mean``             (n,)          outcome      posterior mean of f at each arm
 N           ``ArmsPosterior.counts``           (n,)          1            plays of each arm

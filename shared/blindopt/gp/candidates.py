@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
 
@@ -73,13 +73,17 @@ class Candidates:
     candidates from others are then the matrix product ``extended @ dual``. Where norms are too large for that, or the
     kernel is not smooth at zero, distances are computed from differences.
 
+    Refined candidates, whose outcomes lie at places of less noise, have the kernel ``refined`` with the others.
+
     ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``; it and
     the way to compute follow from the ``largest`` squared norm. Raises NumericalFailure if a number is not finite.
     """
 
-    def __init__(self, candidates: Matrix, kernel: Kernel, dtype: Precision, scaling: Scaling) -> None:
+    def __init__(
+        self, candidates: Matrix, kernel: Kernel, dtype: Precision, scaling: Scaling, refined: Kernel | None = None
+    ) -> None:
         n, q = len(candidates), scaling.rank
-        self._kernel, self._scaling = kernel, scaling
+        self._kernel, self._refined, self._scaling = kernel, refined, scaling
         self.width = q + 2
         self.extended: Matrix = np.empty((n, q + 2), dtype)
         largest, start = 0.0, 0
@@ -109,8 +113,11 @@ class Candidates:
         extended = np.column_stack([coordinates, squared_norms, np.ones(len(coordinates))])
         return _dual(extended.astype(self.extended.dtype))
 
-    def covariance(self, rows: slice, dual: Matrix) -> Matrix:
-        """Kernel of candidates ``rows`` with those of ``dual`` (q + 2, k): (m, k) numbers of ``dtype`` in C order."""
+    def covariance(self, rows: slice, dual: Matrix, is_refined: Mask | None = None) -> Matrix:
+        """Kernel of candidates ``rows`` with those of ``dual`` (q + 2, k): (m, k) numbers of ``dtype`` in C order.
+
+        ``is_refined`` (k,) says with which of them the kernel ``refined`` holds, whose length-scale is the same.
+        """
         if self.by_products:
             extended = self.extended[rows]
             # One column: a product with a vector takes half the time of one with a matrix.
@@ -120,6 +127,13 @@ class Candidates:
             from scipy.spatial.distance import cdist  # late, for a fast start of the services
 
             squared = cdist(self.extended[rows, :-2], -0.5 * dual[:-2].T, "sqeuclidean").astype(self.extended.dtype)
+        if is_refined is not None and is_refined.any():
+            assert self._refined is not None, "only a posterior with such a kernel refines a candidate"
+            for kernel, columns in ((self._kernel, ~is_refined), (self._refined, is_refined)):
+                of_kernel = squared[:, columns]
+                kernel.correlate(of_kernel)
+                squared[:, columns] = kernel.variance * of_kernel
+            return squared
         self._kernel.correlate(squared)
         if self._kernel.variance != 1.0:
             squared *= self._kernel.variance

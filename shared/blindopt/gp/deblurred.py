@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from blindopt.arrays import Matrix, Vector
-from blindopt.gp.input_noise import Law, averaged
+from blindopt.arrays import Mask, Matrix, Vector
+from blindopt.gp.input_noise import Law, averaged, refined
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, product, right_product
 
@@ -26,7 +26,8 @@ class Deblurred:
     Inputs are (t, r), variances in squared units of the outcome, outcomes relative to the prior mean. ``observe``
     starts N_i at k(0) - Q_ii, with which E_u mean(z + u) is the prediction of ``Posterior``; ``adapt`` replaces it by
     the variance of f(z_i + u) under the present posterior, so that outcomes of steep places count less than those of
-    flat ones: an input-noise GP (McHutchon & Rasmussen, 2011) with exact moments in place of a gradient.
+    flat ones: an input-noise GP (McHutchon & Rasmussen, 2011) with exact moments in place of a gradient. The noise of
+    refined candidates has the standard deviation ``sharper``.
     Sums do not depend on the number of threads.
     """
 
@@ -34,10 +35,15 @@ class Deblurred:
     law: Law
     sd: float
     r: int
+    sharper: float | None = None
     single: Kernel = field(init=False)
     """K1: the covariance of f(x) with the mean over the noise of one candidate."""
     double: Kernel = field(init=False)
     """Q: that of the means over the noise of two different candidates."""
+    sharp_single: Kernel = field(init=False)
+    """K1 of a refined candidate."""
+    refined: tuple[Kernel, Kernel] = field(init=False)
+    """Q of two candidates of which one is refined, or both."""
     nugget: float = field(init=False)
     """k(0) - Q_ii."""
     inputs: Matrix = field(init=False)
@@ -45,12 +51,18 @@ class Deblurred:
     noise: Vector = field(init=False)
     spread: Vector = field(init=False)
     """N (t,)."""
+    is_refined: Mask = field(init=False)
     _gram: Matrix = field(init=False)
     _solved: tuple[Matrix, Vector] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.double, self.nugget = averaged(self.kernel, self.law, self.sd, self.r)
         self.single = averaged(self.kernel, self.law, self.sd, self.r, draws=1)[0]
+        self.sharp_single, self.refined = self.single, (self.double, self.double)
+        if self.sharper is not None:
+            self.sharp_single = averaged(self.kernel, self.law, self.sharper, self.r, draws=1)[0]
+            self.refined = refined(self.kernel, self.law, self.sd, self.sharper, self.r)
+        self.is_refined = np.empty(0, dtype=np.bool_)
         self.inputs, self._gram = np.empty((0, self.r)), np.empty((0, 0))
         self.outcomes = self.noise = self.spread = np.empty(0)
 
@@ -59,15 +71,27 @@ class Deblurred:
         """t: candidates with an outcome."""
         return len(self.inputs)
 
-    def observe(self, centre: Vector, outcome: float, noise: float) -> None:
+    def observe(self, centre: Vector, outcome: float, noise: float, *, is_refined: bool = False) -> None:
         """Take the outcome of another candidate at ``centre`` (r,) into account, with the variance of its noise."""
-        t = self.count
+        t, kernels = self.count, (self.double, *self.refined)
         gram = np.empty((t + 1, t + 1))
-        gram[:t, :t], gram[t, t] = self._gram, self.double.variance
-        gram[t, :t] = gram[:t, t] = self.double(centre[None], self.inputs)[0]
+        gram[:t, :t], gram[t, t] = self._gram, kernels[2 * is_refined].variance
+        refined_of_pair = self.is_refined.astype(np.intp) + is_refined
+        for number in np.unique(refined_of_pair).tolist():
+            others = np.flatnonzero(refined_of_pair == number)
+            gram[t, others] = gram[others, t] = kernels[number](centre[None], self.inputs[others])[0]
         self._gram, self.inputs = gram, np.vstack([self.inputs, centre])
         self.outcomes, self.noise = np.append(self.outcomes, outcome), np.append(self.noise, noise)
-        self.spread, self._solved = np.append(self.spread, max(self.nugget, self._spread_min)), None
+        self.is_refined, nugget = np.append(self.is_refined, is_refined), self.kernel.variance - gram[t, t]
+        self.spread, self._solved = np.append(self.spread, max(nugget, self._spread_min)), None
+
+    def covariances(self, places: Matrix, since: int = 0) -> Matrix:
+        """K1 (t - since, m): covariances of f at ``places`` (m, r) with the means at candidates ``since`` .. t - 1."""
+        cross: Matrix = np.empty((self.count - since, len(places)))
+        for kernel, is_its in ((self.single, ~self.is_refined), (self.sharp_single, self.is_refined)):
+            own = np.flatnonzero(is_its[since:])
+            cross[own] = kernel(self.inputs[since:][own], places)
+        return cross
 
     def replace(self, index: int, outcome: float, noise: float) -> None:
         """Replace the outcome of candidate ``index`` of those with one: by the mean of its outcomes, for example."""
@@ -80,7 +104,7 @@ class Deblurred:
         the variance, minus the variance of g_i, which all u share.
         """
         inverse, _ = self._solution()
-        variance = self.double.variance - np.einsum("ij,ij->i", product(self._gram, inverse), self._gram)
+        variance = self._gram.diagonal() - np.einsum("ij,ij->i", product(self._gram, inverse), self._gram)
         spread = of_mean + np.maximum(mean_of_variance - variance, 0.0)
         self.spread, self._solved = np.maximum(spread, self._spread_min), None
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import log, sqrt
+from math import gamma, log, sqrt
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from blindopt.gp.single_thread_blas import product
 from blindopt.wire.release import NoiseLaw
 
 Law = Literal["gaussian", "planar_laplace"]
+Draws = Literal[1, 2]
 _ORDERS: dict[type[Kernel], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 _STEP = 0.35  # of the trapezoidal rule in a logarithm: its error is about e^(-pi^2 / step)
 _SHARE_MIN = 1e-17  # parts of a mixture below this share of the largest are left out
@@ -21,6 +22,8 @@ _LIKELIHOOD_SHARE_MIN = 1e-12  # the same for a likelihood, which needs fewer di
 _NODES = 400  # of the splines of a likelihood
 _CORRELATION_MIN = 1e-13  # correlations below this are taken as 0
 _TABLE_SIZE = 1 << 19
+_SCALES_MIN = 1e-6  # of two Gamma variables: less of one than this share of the other changes no digit of their sum
+_BESSEL_MAX = 600.0  # arguments up to which a power series in them is a double
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def declared_noise(law: NoiseLaw) -> tuple[Law, float] | None:
 
 
 @lru_cache(maxsize=2)
-def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Literal[1, 2] = 2) -> tuple[Kernel, float]:
+def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Draws = 2) -> tuple[Kernel, float]:
     """The mean of ``kernel`` over the noise of two different candidates, and the nugget of each.
 
     With ``draws`` = 1 it is the mean over the noise of one candidate: its covariance with f at a known place.
@@ -85,9 +88,29 @@ def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Literal[1, 2] =
         wide = square + draws * sd**2
         between = max(kernel.variance * (square / wide) ** (r / 2), SMALLEST)
         return SquaredExponential(sqrt(wide), between), max(kernel.variance - between, 0.0)
-    shares, squares = _mixture(kernel, law, sd, r, draws)
-    lengthscale, total = float(np.sqrt(np.exp(shares @ np.log(squares) / shares.sum()))), float(shares.sum())
-    between = max(kernel.variance * total, SMALLEST)
+    tabulated = _tabulated(kernel.variance, *_mixture(kernel, law, sd, r, draws))
+    return tabulated, max(kernel.variance - tabulated.variance, 0.0)
+
+
+@lru_cache(maxsize=1)
+def refined(kernel: Kernel, law: Law, sd: float, sharper: float, r: int) -> tuple[Kernel, Kernel]:
+    """The mean of ``kernel`` over the noise of a candidate and of a refined one, and over that of two refined ones.
+
+    The noise of a refined candidate has the standard deviation ``sharper``. For two laws of planar noise the sum of
+    their Gamma variables has a density with a Bessel function. Distances are in units of the length-scale that
+    ``averaged`` gives.
+    """
+    size = averaged(kernel, law, sd, r)[0].lengthscale
+    mixtures = _mixture(kernel, law, sd, r, other=sharper), _mixture(kernel, law, sharper, r)
+    cross, between = (_tabulated(kernel.variance, *mixture, size) for mixture in mixtures)
+    return cross, between
+
+
+def _tabulated(variance: float, shares: Vector, squares: Vector, size: float | None = None) -> Tabulated:
+    """The kernel variance * sum of shares exp(-d^2 / (2 squares)), in units of a length-scale (None: its own)."""
+    total = float(shares.sum())
+    lengthscale = size or float(np.sqrt(np.exp(shares @ np.log(squares) / total)))
+    between = max(variance * total, SMALLEST)
 
     def correlation(distance: Vector) -> Vector:
         values: Vector = np.exp(-0.5 * np.outer((distance * lengthscale) ** 2, 1.0 / squares)) @ (shares / total)
@@ -102,7 +125,7 @@ def averaged(kernel: Kernel, law: Law, sd: float, r: int, draws: Literal[1, 2] =
     values[-2:] = 0.0
     steps = np.empty(len(values) - 1, complex)
     steps.real, steps.imag = values[:-1], np.diff(values)
-    return Tabulated(lengthscale, between, steps, float(fine[1])), max(kernel.variance - between, 0.0)
+    return Tabulated(lengthscale, between, steps, float(fine[1]))
 
 
 def _spline(nodes: Vector, values: Matrix, at: Vector) -> Matrix:
@@ -114,14 +137,21 @@ def _spline(nodes: Vector, values: Matrix, at: Vector) -> Matrix:
     return evaluated
 
 
-def _mixture(kernel: Kernel, law: Law, sd: float, r: int, draws: int = 2) -> tuple[Vector, Vector]:
+def _mixture(
+    kernel: Kernel, law: Law, sd: float, r: int, draws: Draws = 2, other: float | None = None
+) -> tuple[Vector, Vector]:
     """Shares p and squared lengthscales s with E k = variance * sum of p exp(-d^2 / (2 s))."""
-    shares, _, wide = _parts(kernel, law, sd, r, draws, _SHARE_MIN)
+    shares, _, wide = _parts(kernel, law, sd, r, draws, _SHARE_MIN, other)
     return shares, wide
 
 
-def _parts(kernel: Kernel, law: Law, sd: float, r: int, draws: int, share_min: float) -> tuple[Vector, Vector, Vector]:
-    """Shares p, the kernel's part of s, and s; without shares below ``share_min`` of the largest."""
+def _parts(
+    kernel: Kernel, law: Law, sd: float, r: int, draws: Draws, share_min: float, other: float | None = None
+) -> tuple[Vector, Vector, Vector]:
+    """Shares p, the kernel's part of s, and s; without shares below ``share_min`` of the largest.
+
+    ``other`` is the standard deviation of the noise of the second candidate, if it differs.
+    """
     part, scale = np.ones(1), np.ones(1)
     if type(kernel) in _ORDERS:
         order = _ORDERS[type(kernel)]
@@ -133,6 +163,10 @@ def _parts(kernel: Kernel, law: Law, sd: float, r: int, draws: int, share_min: f
     if law == "planar_laplace":
         noise_part, spread = _gamma(draws * (r + 1) / 2)
         spread = spread * (2 * sd**2 / (r + 1))
+    if other is not None:
+        noise_part, spread = np.ones(1), np.array([sd**2 + other**2])
+        if law == "planar_laplace":
+            noise_part, spread = _two_gammas((r + 1) / 2, *sorted(2 * size**2 / (r + 1) for size in (sd, other)))
     plain = kernel.lengthscale**2 * scale[:, None]
     wide = plain + spread
     shares = (part[:, None] * noise_part * (plain / wide) ** (r / 2)).ravel()
@@ -140,11 +174,14 @@ def _parts(kernel: Kernel, law: Law, sd: float, r: int, draws: int, share_min: f
     return shares[kept], np.broadcast_to(plain, wide.shape).ravel()[kept], wide.ravel()[kept]
 
 
-def correlations(kernel: Kernel, noise: tuple[Law, float] | None, r: int, squared: Vector) -> tuple[Vector, Vector]:
+def correlations(
+    kernel: Kernel, noise: tuple[Law, float] | None, r: int, squared: Vector, other: float | None = None
+) -> tuple[Vector, Vector]:
     """Mean correlations of two candidates at squared distances (m,), and their derivatives in log lengthscale.
 
-    ``noise`` is its law and standard deviation per coordinate, or None. With p and s of the mixture, and a the kernel's
-    part of s = a + b, the derivative of p exp(-d^2 / (2 s)) is p exp(-d^2 / (2 s)) (r b / s + a d^2 / s^2).
+    ``noise`` is its law and standard deviation per coordinate, or None; ``other`` is that of the second candidate, if
+    it differs. With p and s of the mixture, and a the kernel's part of s = a + b, the derivative of p exp(-d^2 / (2 s))
+    is p exp(-d^2 / (2 s)) (r b / s + a d^2 / s^2).
     Exact to about 1e-8: values at many distances are interpolated from those at few.
     """
     if noise is None:
@@ -152,7 +189,7 @@ def correlations(kernel: Kernel, noise: tuple[Law, float] | None, r: int, square
         slopes = kernel.slope(scaled)
         kernel.correlate(scaled)
         return scaled, slopes
-    shares, plain, wide = _parts(kernel, *noise, r, 2, _LIKELIHOOD_SHARE_MIN)
+    shares, plain, wide = _parts(kernel, *noise, r, 2, _LIKELIHOOD_SHARE_MIN, other)
     parts = np.stack([shares, shares * (r * (1.0 - plain / wide)), shares * plain / wide**2], axis=1)
 
     def mixed(at: Vector) -> Matrix:
@@ -174,3 +211,22 @@ def _gamma(order: float) -> tuple[Vector, Vector]:
     weights = np.exp(order * v - np.exp(v) - (order * log(order) - order))
     weights /= weights.sum()
     return weights, np.exp(v)
+
+
+def _two_gammas(order: float, small: float, large: float) -> tuple[Vector, Vector]:
+    """Weights and nodes of the mean over the sum v of Gamma(order) variables of two scales.
+
+    With x = v (1 / small - 1 / large) / 2 and I the modified Bessel function of order - 1/2, its density is a constant
+    times v^(2 order - 1) e^(-v / large) e^(-x) I(x) x^(1/2 - order).
+    """
+    from scipy.special import hyp0f1, ive  # late, for a fast start of the services
+
+    degree, small = order - 0.5, max(small, _SCALES_MIN * large)
+    v = np.arange(log(_SHARE_MIN) / order - 5.0, 5.0 + log(2 * order + 1.0), _STEP / 2)
+    nodes = large * np.exp(v)
+    x = nodes * (1.0 / small - 1.0 / large) / 2
+    near = np.minimum(x, _BESSEL_MAX)
+    series = np.exp(-near) * hyp0f1(degree + 1.0, near**2 / 4) / (2**degree * gamma(degree + 1.0))
+    bessel = np.where(x <= _BESSEL_MAX, series, ive(degree, x) * np.maximum(x, 1.0) ** -degree)
+    weights = np.exp(2 * order * v - np.exp(v)) * bessel
+    return weights / weights.sum(), nodes

@@ -8,7 +8,7 @@ import numpy as np
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.input_noise import correlations, declared_noise
-from blindopt.gp.kernels import KERNELS, Kind
+from blindopt.gp.kernels import KERNELS, Kernel, Kind
 from blindopt.gp.observations import LeaveOneOut, leave_one_out
 from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, left_product, right_product, whiten
 from blindopt.wire.release import NoiseLaw
@@ -35,6 +35,7 @@ class Evidence:
 
     The noise variance of outcome i is ``declared_noise[i]``, plus the fitted one where ``has_fitted_noise[i]``. Where
     outcomes are ``exact``, the fitted one is instead the variance of a part of f that each row has for itself.
+    ``sharper`` is the standard deviation of the noise of points that are refined, those where ``is_refined`` (t,).
     """
 
     points: Matrix
@@ -43,6 +44,8 @@ class Evidence:
     declared_noise: Vector
     has_fitted_noise: Mask
     exact: bool = False
+    is_refined: Mask | None = None
+    sharper: float | None = None
 
     def first(self, count: int) -> "Evidence":
         """The first ``count`` outcomes."""
@@ -53,6 +56,8 @@ class Evidence:
             self.declared_noise[:count],
             self.has_fitted_noise[:count],
             self.exact,
+            None if self.is_refined is None else self.is_refined[:count],
+            self.sharper,
         )
 
     @property
@@ -90,6 +95,9 @@ class MarginalLikelihood:
         """t."""
         self._parts: Matrix = np.empty_like(self._squares)  # room for parts of a gradient, which takes time to clear
         self._same: Rows = np.flatnonzero(evidence.rows[self._above[0]] == evidence.rows[self._above[1]])
+        self._refined: Rows | None = None  # how many of each pair
+        if evidence.is_refined is not None:
+            self._refined = np.sum([evidence.is_refined[side] for side in self._above], axis=0)
         self._free: Matrix = np.diag(evidence.has_fitted_noise.astype(np.float64))
         if evidence.exact:
             self._free = (evidence.rows[:, None] == evidence.rows).astype(np.float64)
@@ -162,11 +170,24 @@ class MarginalLikelihood:
         """
         if len(sizes) == 1:
             kernel = KERNELS[self._kind](float(sizes[0]))
-            between, slopes = correlations(kernel, self._noise, self._r, self._squares[0])
+            between, slopes = self._averaged(kernel)
         else:
             assert total is not None
             between, slopes = correlations(KERNELS[self._kind](1.0), None, self._r, total)
         between[self._same], slopes[self._same] = 1.0, 0.0
+        return between, slopes
+
+    def _averaged(self, kernel: Kernel) -> tuple[Vector, Vector]:
+        """Correlations of pairs with a common length-scale, and derivatives in its logarithm."""
+        squared, sharper = self._squares[0], self._evidence.sharper or 0.0
+        if self._noise is None or self._refined is None:
+            return correlations(kernel, self._noise, self._r, squared)
+        between, slopes = np.empty_like(squared), np.empty_like(squared)
+        law, sd = self._noise
+        for number, (own, other) in enumerate(((sd, None), (sd, sharper), (sharper, None))):
+            if (pairs := self._refined == number).any():
+                averages = correlations(kernel, (law, own), self._r, squared[pairs], other)
+                between[pairs], slopes[pairs] = averages
         return between, slopes
 
     def _square(self, between: Vector) -> Matrix:

@@ -65,19 +65,19 @@ class Cells:
         waves = [np.fft.fftfreq(size, self._step) for size in self._shape[:-1]]
         waves.append(np.fft.rfftfreq(self._shape[-1], self._step))
         squared = sum(wave**2 for wave in np.meshgrid(*waves, indexing="ij", sparse=True))
-        self._blur = characteristic(belief.law, belief.sd, belief.r, (2 * np.pi) ** 2 * np.asarray(squared))
+        squared = (2 * np.pi) ** 2 * np.asarray(squared)
+        self._blurs = [characteristic(belief.law, sd, belief.r, squared) for sd in (belief.sd, belief.sharper or 0.0)]
         self._cross = np.empty((0, len(self._places)))
 
     def adapt(self) -> None:
         mean, variance = self.moments()
-        first, second, third = (self._mean_at(self._belief.inputs, values) for values in (mean, mean**2, variance))
+        first, second, third = (self._mean_at_outcomes(values) for values in (mean, mean**2, variance))
         self._belief.adapt(np.maximum(second - first**2, 0.0), third)
 
     def moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
         """Means and variances of f at all cells."""
-        added = self._belief.inputs[len(self._cross) :]
-        if len(added):
-            self._cross = np.vstack([self._cross, self._belief.single(added, self._places)])
+        if self._belief.count > (since := len(self._cross)):
+            self._cross = np.vstack([self._cross, self._belief.covariances(self._places, since)])
         return self._belief.moments(self._cross)
 
     def mean_at(self, rows: Rows, values: Vector) -> Vector:
@@ -96,10 +96,17 @@ class Cells:
         logarithms: Vector = top + np.log(np.maximum(means, np.finfo(np.float64).tiny))
         return logarithms
 
-    def _mean_at(self, centres: Matrix, values: Vector) -> Vector:
+    def _mean_at_outcomes(self, values: Vector) -> Vector:
+        """Means (t,) over the noise of each candidate with an outcome, of a function with these values at the cells."""
+        means, is_refined = self._mean_at(self._belief.inputs, values), self._belief.is_refined
+        if is_refined.any():
+            means[is_refined] = self._mean_at(self._belief.inputs[is_refined], values, self._blurs[1])
+        return means
+
+    def _mean_at(self, centres: Matrix, values: Vector, blur: Matrix | None = None) -> Vector:
         from scipy.ndimage import map_coordinates  # late, for a fast start
 
-        series = self._blur * np.fft.rfftn(values.reshape(self._shape))
+        series = (self._blurs[0] if blur is None else blur) * np.fft.rfftn(values.reshape(self._shape))
         blurred = np.fft.irfftn(series, self._shape, axes=range(len(self._shape)))
         at = (centres - self._origin) / self._step
         means: Vector = map_coordinates(blurred, at.T, order=3, mode="grid-wrap")
@@ -114,12 +121,15 @@ class Draws:
         self._noise = belief.sd * unit_draws(belief.law, belief.r)
 
     def adapt(self) -> None:
-        mean, variance = self._moments(self._belief.inputs)
+        noise, belief = self._noise, self._belief
+        if belief.sharper is not None and belief.is_refined.any():
+            noise = np.where(belief.is_refined[:, None, None], belief.sharper / belief.sd * noise, noise)
+        mean, variance = self._moments(belief.inputs, noise)
         self._belief.adapt(mean.reshape(-1, DRAWS).var(axis=1), variance.reshape(-1, DRAWS).mean(axis=1))
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and variances (64 m,) of f at the draws about candidates ``rows``."""
-        return self._moments(self._candidates[rows])
+        return self._moments(self._candidates[rows], self._noise)
 
     def mean_at(self, rows: Rows, values: Vector) -> Vector:
         """Means (m,) of ``values`` (64 m,) for each candidate of ``rows``."""
@@ -133,14 +143,13 @@ class Draws:
         logarithms: Vector = top + np.log(np.exp(logs - top[:, None]).mean(axis=1))
         return logarithms
 
-    def _moments(self, centres: Matrix) -> tuple[Vector, Vector]:
-        places = (centres[:, None] + self._noise).reshape(-1, self._belief.r)
+    def _moments(self, centres: Matrix, noise: Matrix) -> tuple[Vector, Vector]:
+        places = (centres[:, None] + noise).reshape(-1, self._belief.r)
         mean, variance = np.empty(len(places)), np.empty(len(places))
         for start in range(0, len(places), _BLOCK):
             self._tick()
             block = slice(start, start + _BLOCK)
-            cross = self._belief.single(self._belief.inputs, places[block])
-            mean[block], variance[block] = self._belief.moments(cross)
+            mean[block], variance[block] = self._belief.moments(self._belief.covariances(places[block]))
         return mean, variance
 
 
@@ -151,7 +160,8 @@ def cells_of(candidates: Matrix, belief: Deblurred) -> tuple[tuple[int, ...], fl
     """
     with np.errstate(over="ignore"):
         length = np.ptp(candidates, axis=0) + 2 * _MARGIN * belief.sd
-    step = min(belief.single.lengthscale / _PER_LENGTHSCALE, float(length.max()) / _PER_BOX)
+    narrow = min(belief.single.lengthscale, belief.sharp_single.lengthscale)
+    step = min(narrow / _PER_LENGTHSCALE, float(length.max()) / _PER_BOX)
     if not isinstance(belief.kernel, SquaredExponential):
         step = min(step, belief.sd)
     return tuple(

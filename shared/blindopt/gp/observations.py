@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import Invalid
 from blindopt.gp.candidates import Candidates
 from blindopt.gp.single_thread_blas import left_product
@@ -19,7 +19,8 @@ T = TypeVar("T", bound=np.generic)
 class Observations:
     """t observations y at candidates, with noise each of its own variance.
 
-    ``rows`` (t,) are the candidates observed, and ``inputs`` (t, r) their coordinates. ``factor`` L (t, t) is the
+    ``rows`` (t,) are the candidates observed, and ``inputs`` (t, r) their coordinates: those in ``places`` for
+    candidates that are refined. ``factor`` L (t, t) is the
     Cholesky factor of the observations' covariance, ``inverse`` is L^-1, ``weights`` w (t,) are L^-1 (y - prior mean),
     and ``duals`` (t,) are L^-T w but for rounding. The arrays have room for more than t, at first for ``capacity`` at
     most: read the first ``count`` entries. ``serials`` (t,) differ for all observations that were ever made, also for
@@ -38,6 +39,7 @@ class Observations:
         self.serials: Rows = np.empty(0, dtype=np.intp)
         self._next_serial = 0
         self.inputs: Matrix = np.empty((0, r))
+        self.places: dict[int, Vector] = {}
         self.factor: Matrix = np.empty((0, 0))
         self.inverse: Matrix = np.empty((0, 0))
         self.weights: Vector = np.empty(0)
@@ -48,6 +50,12 @@ class Observations:
     def next_noise(self, noise_variance: float | None) -> float:
         """Noise variance of the next observation: its own, or the usual one."""
         return self._noise_variance if noise_variance is None else _checked_noise(noise_variance)
+
+    def is_refined(self, rows: Rows) -> Mask:
+        """Which of some candidates (m,) are refined."""
+        if not self.places:
+            return np.zeros(len(rows), dtype=np.bool_)
+        return np.isin(rows, list(self.places))
 
     def append(self, row: int, inputs: Vector, whitened: Vector, pivot: float, weight: float) -> None:
         """Add a row (``whitened``, ``pivot``) to L, and ``weight`` to w."""
@@ -116,6 +124,7 @@ class LocalObservations:
         self.rows: Rows = np.empty(0, dtype=np.intp)
         self.dual: Matrix = np.empty((candidates.width, 0), candidates.extended.dtype)
         self._serials: Rows = np.empty(0, dtype=np.intp)
+        self._is_refined: Mask = np.empty(0, dtype=np.bool_)
 
     def common(self) -> int:
         """How many of the first observations are still the same ones."""
@@ -128,6 +137,7 @@ class LocalObservations:
             if t > len(self.rows):
                 size = len(self.of_all.rows)
                 self.rows, self._serials = _grown(self.rows, size), _grown(self._serials, size)
+                self._is_refined = _grown(self._is_refined, size)
                 self.dual = _grown(self.dual, len(self.dual), size)
             rows, new = self.of_all.rows[since:t], slice(since, t)
             self._serials[new] = self.of_all.serials[new]
@@ -136,11 +146,20 @@ class LocalObservations:
             self.dual[:, new][:, is_own] = self._candidates.dual(self.rows[new][is_own])
             if not is_own.all():
                 self.dual[:, new][:, ~is_own] = self._candidates.dual_of(self._everything[rows[~is_own]])
+            self._is_refined[new] = is_refined = self.of_all.is_refined(rows)
+            if is_refined.any():
+                places = np.array([self.of_all.places[row] for row in rows[is_refined].tolist()])
+                self.dual[:, new][:, is_refined] = self._candidates.dual_of(places)
         self.count = t
+
+    def prior_covariance(self, rows: slice, since: int) -> Matrix:
+        """Covariances (m, t - since) of own candidates with observations ``since`` .. t - 1, without the nugget."""
+        new = slice(since, self.count)
+        return self._candidates.covariance(rows, self.dual[:, new], self._is_refined[new])
 
     def covariance(self, rows: slice, since: int) -> Matrix:
         """Covariances (m, t - since), nugget included, of own candidates with observations ``since`` .. t - 1."""
-        covariance: Matrix = self._candidates.covariance(rows, self.dual[:, since : self.count])
+        covariance: Matrix = self.prior_covariance(rows, since)
         if self._nugget:
             numbers = np.arange(rows.start, rows.stop)
             covariance += self._nugget * (numbers[:, None] == self.rows[since : self.count])

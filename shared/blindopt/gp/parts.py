@@ -31,6 +31,8 @@ class Model:
     capacity: int
     dtype: Precision
     scaling: Scaling
+    refined: Kernel | None = None
+    """Covariance of candidates with refined ones."""
 
     @property
     def prior_variance(self) -> float:
@@ -88,7 +90,7 @@ class Moments:
         size = min(COLUMN_ROWS, len(mean))
         for start in range(0, len(mean), size):
             rows = slice(start, start + size)
-            column = self._candidates.covariance(rows, observed.dual[:, s : s + 1])[:, 0]
+            column = observed.prior_covariance(rows, s)[:, 0]
             if nugget and start <= observed.rows[s] < start + size:
                 column[observed.rows[s] - start] += nugget
             if s:
@@ -177,7 +179,8 @@ class Part:
 
     def __init__(self, candidates: Matrix, rows: range, model: Model, observations: Observations) -> None:
         self.rows, self._model, self._is_whole = rows, model, len(rows) == len(candidates)
-        self._candidates = Candidates(candidates[rows.start : rows.stop], model.kernel, model.dtype, model.scaling)
+        own = candidates[rows.start : rows.stop]
+        self._candidates = Candidates(own, model.kernel, model.dtype, model.scaling, model.refined)
         self._observations = LocalObservations(observations, candidates, rows, self._candidates, model.nugget)
         self._hidden, self._mask = np.empty(0, dtype=np.intp), np.zeros(len(rows), dtype=np.bool_)
         self._upper: Vector = np.empty(len(rows))

@@ -66,6 +66,10 @@ class Posterior:
     candidates far from all observations, whose bound is that of the prior, lie in the middle of a quantum: none of
     them is solved for, except for the one that is drawn.
 
+    A candidate that ``refine`` has given a place of less noise has the first kernel of ``refined`` with the others and
+    the second with others that are refined, both with the length-scale of ``kernel``. The parts know its outcomes, and
+    not its place: it is always solved for.
+
     Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory. ``span``, if it is known,
     spares two passes over the candidates. From version 3 on, with ``scales``, it is that of the scaled columns.
 
@@ -91,6 +95,7 @@ class Posterior:
         scales: Vector | None = None,
         engine: Engine = NEWEST,
         executor: Executor | None = None,
+        refined: tuple[Kernel, Kernel] | None = None,
     ) -> None:
         if candidates.ndim != 2 or candidates.dtype.kind not in "fiu" or np.ma.isMaskedArray(candidates):
             raise Invalid.at("candidates", "must be a matrix of real numbers, a row for each candidate")
@@ -98,7 +103,7 @@ class Posterior:
         if scales is not None and scales.shape != (r,):
             raise Invalid.at("scales", f"must be {r} numbers, one for each column")
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
-        self._scales = scales
+        self._scales, self._refined = scales, refined
         self._prior_variance, self.nugget = kernel.variance + nugget, nugget
         self.observations = Observations(r, noise_variance, nugget, capacity)
         self._solved: Solution | None = None  # the row to observe next is often among those solved for last
@@ -111,7 +116,8 @@ class Posterior:
         self.span = span
         """Spares another posterior of the same candidates two passes over them."""
         scaling = Scaling.of(candidates, kernel, span, scales)
-        model = Model(kernel, nugget, self._prior_mean, capacity, dtype, scaling)
+        cross = None if refined is None else refined[0]
+        model = Model(kernel, nugget, self._prior_mean, capacity, dtype, scaling, cross)
         executor = Threads() if executor is None else executor
         ranges, largest = executor.build(candidates, model, self.observations)
         self._parts, self._engine = Parts(executor, ranges), engine
@@ -121,6 +127,11 @@ class Posterior:
     def count(self) -> int:
         """t: observations so far, supposed ones included."""
         return self.observations.count
+
+    def refine(self, row: int, centre: Vector) -> None:
+        """Have the outcomes of candidate ``row``, of which there are none yet, belong to a ``centre`` (r,)."""
+        assert self._refined is not None, "a posterior that refines has the kernels for it"
+        self.observations.places[row], self._solved = centre, None
 
     def observe(self, row: int, outcome: float, noise_variance: float | None = None) -> None:
         """Condition on ``outcome`` at candidate ``row``; ``noise_variance`` is its own, if it differs from the usual.
@@ -142,9 +153,7 @@ class Posterior:
         """
         assert not self.count, "only the first outcomes come together"
         inputs = self._inputs(rows)
-        gram = self._kernel(inputs, inputs)
-        if self.nugget:
-            gram += self.nugget * (rows[:, None] == rows)
+        gram = self._covariances(rows, rows, inputs)
         np.einsum("ii->i", gram)[:] += noise_variances
         off = outcomes - self._prior_mean
         try:
@@ -184,9 +193,7 @@ class Posterior:
         A step of iterative refinement makes up for the explicit inverse of L.
         """
         t, observed = self.count, self.observations
-        cross = self._kernel(self._inputs(rows), observed.inputs[:t])
-        if self.nugget:
-            cross += self.nugget * (rows[:, None] == observed.rows[:t])
+        cross = self._covariances(rows, observed.rows[:t], observed.inputs[:t])
         factor, inverse = observed.factor[:t, :t], observed.inverse[:t, :t]
         whitened = times_transposed(cross, inverse)
         cross -= times_transposed(whitened, factor)
@@ -202,11 +209,31 @@ class Posterior:
         correlations /= self._kernel.variance
         return correlations
 
+    def _covariances(self, rows: Rows, others: Rows, inputs: Matrix) -> Matrix:
+        """Prior covariances (m, k) of f at ``rows`` (m,) and ``others`` (k,), whose places are ``inputs`` (k, r)."""
+        own, is_same = self._inputs(rows), rows[:, None] == others
+        covariances: Matrix = self._kernel(own, inputs)
+        if self.nugget:
+            covariances += self.nugget * is_same
+        if self._refined is not None and self.observations.places:
+            refined = np.add.outer(
+                *(self.observations.is_refined(numbers).astype(np.intp) for numbers in (rows, others))
+            )
+            for number, kernel in enumerate(self._refined, start=1):
+                np.copyto(covariances, kernel(own, inputs), where=refined == number)
+            covariances[is_same] = self._prior_variance
+        return covariances
+
     def _inputs(self, rows: Rows | int) -> Matrix:
+        places = self.observations.places
         try:
             inputs: Matrix = np.asarray(self._candidates[rows])
         except IndexError:
             raise Invalid.at("rows", f"must be numbers from 0 to {self.n - 1}") from None
+        if places:
+            numbers = np.atleast_1d(rows).tolist()
+            inputs = np.array([places.get(row, own) for row, own in zip(numbers, np.atleast_2d(inputs), strict=True)])
+            inputs = inputs.reshape(*np.shape(rows), -1)
         return inputs if self._scales is None else inputs * self._scales
 
     def _next_row(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
@@ -222,26 +249,36 @@ class Posterior:
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
         """Means and variances (m,) of candidates ``rows``."""
         if (np.diff(rows) > 0).all():
-            return self._parts.moments(rows)
+            return self._moments(rows)
         rising, inverse = np.unique(rows, return_inverse=True)
-        mean, variance = self._parts.moments(rising)
+        mean, variance = self._moments(rising)
         return mean[inverse], variance[inverse]
+
+    def _moments(self, rows: Rows | None = None) -> tuple[Vector, Vector]:
+        """Means and variances of candidates ``rows`` (rising), or of all: of refined ones as they are solved for."""
+        mean, variance = self._parts.moments(rows)
+        if self.observations.places:
+            numbers = np.arange(self.n) if rows is None else rows
+            refined = np.flatnonzero(self.observations.is_refined(numbers))
+            mean, variance, solution = mean.copy(), variance.copy(), self.solve(numbers[refined])
+            mean[refined], variance[refined] = solution.mean, solution.variance
+        return mean, variance
 
     @property
     def mean(self) -> Vector:
         """Means of all candidates (n,)."""
-        return self._parts.moments()[0]
+        return self._moments()[0]
 
     @property
     def variance(self) -> Vector:
         """Variances of all candidates (n,)."""
-        return self._parts.moments()[1]
+        return self._moments()[1]
 
     def best(self, rows: Rows, weight: float = 0.0) -> tuple[int, float, float]:
         """The first of ``rows`` (rising, not empty) of the largest mean - sqrt(``weight`` variance), and moments."""
         if not 0 <= weight < np.inf:
             raise Invalid.at("weight", "must be finite and not negative")
-        mean, variance = self._parts.moments(rows)
+        mean, variance = self._moments(rows)
         mean_tol = mean_tolerance(self._tol, self._prior_variance, self.observations)
         var_tol = self._tol * self._prior_variance
         low = mean - np.sqrt(weight * (variance + var_tol)) - mean_tol
@@ -295,8 +332,15 @@ class Posterior:
         """Rows, rising, that are equal and the largest."""
         quantum = 0.0 if self._engine == 1 else acquisition.quantum(self._prior_variance)
         centre = float(acquisition(np.array([self._prior_mean]), np.array([self._prior_variance]))[0])
-        search = Search(acquisition, quantum, centre, hidden)
+        refined = np.setdiff1d(np.array(list(self.observations.places), dtype=np.intp), hidden)
+        search = Search(acquisition, quantum, centre, np.union1d(hidden, refined) if len(refined) else hidden)
         rows, low, high = self._parts.leaders(search)
+        if len(refined):
+            solution = self.solve(refined)
+            values = search.counted(acquisition(solution.mean, solution.variance))
+            order = np.argsort(rows := np.concatenate([rows, refined]), kind="stable")
+            rows = rows[order]
+            low, high = (np.concatenate([bounds, values])[order] for bounds in (low, high))
         if len(rows) == 1:
             return rows
         is_settled = low == high if quantum else np.zeros(len(rows), dtype=np.bool_)

@@ -376,6 +376,9 @@ class EiDeblurred(GpRule):
     name: Literal["ei_deblurred"] = Field(
         description="Name of the algorithm. It needs a release with Gaussian or planar Laplace noise."
     )
+    explored: float = Field(
+        0.5, ge=0, le=1, description="Share of its steps, the first ones, that explore by an upper confidence bound."
+    )
 
 
 class Reach(GpRule):

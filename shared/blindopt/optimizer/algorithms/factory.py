@@ -79,7 +79,7 @@ def build_algorithm(spec: wire.AlgorithmSpec, candidates: Matrix, settings: Algo
                 raise Invalid("reach looks for many good candidates: say which are good by a goal, or choose ei")
             return Reach(candidates, settings, spec.optimism)
         case wire.EiDeblurred():
-            return EiDeblurred(candidates, settings, settings.horizon or settings.capacity)
+            return EiDeblurred(candidates, settings, settings.horizon or settings.capacity, spec.explored)
 
 
 def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:

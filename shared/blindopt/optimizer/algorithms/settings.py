@@ -20,7 +20,8 @@ class AlgorithmSettings:
     ``kernel`` holds the hyper-parameters; None where ``fit`` says how to fit them, or the law of the ``answers`` says
     enough. ``sign`` is -1 for minimization. ``capacity`` is the expected number of outcomes, of which the first
     ``initial`` belong to rows that the algorithm did not choose; it chooses ``horizon`` rows (None: as many as
-    ``capacity``). ``noise`` is the law of the release's noise. ``fit`` is None for no fit, and auto for one only if
+    ``capacity``). ``noise`` is the law of the release's noise, and ``refine_sd`` the standard deviation of
+    that of a second draw of each queried candidate. ``fit`` is None for no fit, and auto for one only if
     there is no kernel that fits; with ``fit_when`` misfit any fit waits for that. ``exact``: an answer is the exact
     value of a record, so the kernel's noise variance is that of a part of f that each record has for itself.
     ``unit_is_row``: answers about one row add up in the privacy budget. ``repeats``: rows may be chosen again once each
@@ -35,6 +36,7 @@ class AlgorithmSettings:
     initial: int = 0
     horizon: int | None = None
     noise: wire.NoiseLaw = NO_NOISE
+    refine_sd: float | None = None
     answers: wire.Answers = NONE
     fit: wire.FitChoice = None
     fit_when: Literal["always", "misfit"] = "always"

@@ -1,5 +1,6 @@
 """Candidates in parts: the same choices to the last bit as those of the whole, whatever the parts are."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from unittest.mock import patch
@@ -32,7 +33,7 @@ def cloud():
 def walk(z, executor=None, *, dtype=np.float64, case="plain", version=2, steps=14):
     """Rows, ties and acquisitions of a run over ``z`` that repeats, hides, supposes or learns by improvement."""
     kernel = (Matern12 if case == "rough" else SquaredExponential)(0.2 if z.shape[1] == 2 else 1.5)
-    nugget = 0.05 if case in ("nugget", "improvement") else 0.0
+    nugget = 0.05 if case in ("nugget", "improvement", "refined") else 0.0
     posterior = Posterior(
         z,
         kernel,
@@ -42,6 +43,7 @@ def walk(z, executor=None, *, dtype=np.float64, case="plain", version=2, steps=1
         dtype=dtype,
         engine=version,
         executor=executor,
+        refined=(replace(kernel, variance=0.97), replace(kernel, variance=0.99)) if case == "refined" else None,
     )
     y, chosen = np.sin(5 * z).sum(axis=1), []
     for step in range(1, steps + 1):
@@ -58,6 +60,8 @@ def walk(z, executor=None, *, dtype=np.float64, case="plain", version=2, steps=1
                 chosen.append(posterior.argmax(UpperConfidenceBound(beta(len(z), step, 0.025)), rng, hidden))
             posterior.retract(before)
         for choice in chosen[-4 if case == "batch" else -1 :]:
+            if case == "refined" and choice.row % 3 and choice.row not in posterior.observations.places:
+                posterior.refine(choice.row, z[choice.row] + 0.1 * kernel.lengthscale)
             posterior.observe(choice.row, float(y[choice.row]))
         posterior.best(np.unique(posterior.observations.rows[: posterior.count]))
     return [(c.row, c.ties, c.acquisition, c.mean, c.sd) for c in chosen]
@@ -72,7 +76,7 @@ def whole_of(z, case="plain", version=2):
 @pytest.mark.slow(every=5)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-@pytest.mark.parametrize("case", ["plain", "nugget", "hidden", "batch", "improvement", "rough"])
+@pytest.mark.parametrize("case", ["plain", "nugget", "hidden", "batch", "improvement", "rough", "refined"])
 def test_the_number_of_parts_changes_no_bit_of_a_choice(case, count, dtype):
     for z in (grid, cloud):
         assert walk(z(), Threads(count), dtype=dtype, case=case) == whole_of(z, case)

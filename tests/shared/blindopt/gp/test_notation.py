@@ -60,9 +60,9 @@ def example(outcome=1.0, candidate=1.0):
     posterior = Posterior(kernel=SquaredExponential(**kernel), capacity=SIZES["t"], **settings)
     for row, y in zip([2, 0, 5, 2, 7], outcome * rng.normal(size=SIZES["t"]), strict=True):
         posterior.observe(row, y)
-    deblurred = Deblurred(SquaredExponential(**kernel), "gaussian", 0.2 * candidate, SIZES["r"])
+    deblurred = Deblurred(SquaredExponential(**kernel), "gaussian", 0.2 * candidate, SIZES["r"], 0.1 * candidate)
     for row, y in zip([2, 0, 5, 3, 7], rng.normal(size=SIZES["t"]), strict=True):
-        deblurred.observe(z[row], outcome * y, 0.5 * outcome**2)
+        deblurred.observe(z[row], outcome * y, 0.5 * outcome**2, is_refined=row == 3)
     gram = SquaredExponential(**kernel)(z, z)
     arms, root = ArmsPosterior(gram, 0.5 * outcome**2), Root(features(gram, np.arange(SIZES["m"])), 0.5 * outcome**2)
     for arm in (1, 4, 1):

@@ -45,15 +45,15 @@ class EiDeblurred(GpRule):
     """Chooses the row of the largest average acquisition over the places that its noisy coordinates stand for.
 
     ``Deblurred`` gives the mean m and variance v of f at any place x, instead of those of its average over the noise
-    about a candidate. In the first half of the ``horizon`` (the number of steps T) the acquisition at x is m + sqrt(v
-    beta_t / 2), then the expected improvement sqrt(v + e) h((m + sqrt(v) - y+) / sqrt(v + e)), h(t) = phi(t) + t
-    Phi(t), where e is the variance that an exact answer has beyond f. y+ is the best outcome where answers are exact,
-    and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place, which its
-    outcomes are about, and its own acquisition there. A run that looks for many candidates averages the probability
-    Phi((m + sqrt(v) / 2 - tau) / sqrt(v + e)) of reaching the threshold tau instead (as ``Reach``: from the first step
-    on where it is stated, after the first 40 % where it is estimated). Once a query failed, the acquisition (in the
-    first half, its excess over the least one) is multiplied by the probability of success. On cells all candidates are
-    compared; by draws, the ``SHORTLIST`` that are best by the same rule for the posterior at candidates.
+    about a candidate. In the first share ``explored`` of the ``horizon`` (the number of steps T) the acquisition at x
+    is m + sqrt(v beta_t / 2), then the expected improvement sqrt(v + e) h((m + sqrt(v) - y+) / sqrt(v + e)), h(t) =
+    phi(t) + t Phi(t), where e is the variance that an exact answer has beyond f. y+ is the best outcome where answers
+    are exact, and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place,
+    which its outcomes are about, and its own acquisition there. A run that looks for many candidates averages the
+    probability Phi((m + sqrt(v) / 2 - tau) / sqrt(v + e)) of reaching the threshold tau instead (as ``Reach``: from the
+    first step on where it is stated, after the first 40 % where it is estimated). Once a query failed, the acquisition
+    (in this first share, its excess over the least one) is multiplied by the probability of success. On cells all
+    candidates are compared; by draws, the ``SHORTLIST`` that are best by the same rule for the posterior at candidates.
 
     The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
     first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
@@ -63,14 +63,14 @@ class EiDeblurred(GpRule):
 
     expects_failures = True
 
-    def __init__(self, candidates: Matrix, settings: AlgorithmSettings, horizon: int) -> None:
+    def __init__(self, candidates: Matrix, settings: AlgorithmSettings, horizon: int, explored: float = 0.5) -> None:
         noise = declared_noise(settings.noise)
         if noise is None:
             raise Invalid("ei_deblurred needs a release with Gaussian or planar Laplace noise: choose ei")
         if settings.capacity > OUTCOMES_MAX:
             raise Invalid(f"ei_deblurred takes at most {OUTCOMES_MAX:,} outcomes: choose ei")
         super().__init__(np.asarray(candidates), settings)
-        self._noise, self._horizon = noise, horizon
+        self._noise, self._explored = noise, explored * horizon
         self._learned_from = self._surrogate
         self._prior: Prior | None = None
         self.belief: Deblurred
@@ -82,7 +82,7 @@ class EiDeblurred(GpRule):
         """The row of the largest average; the acquisition of the choice, in the second half its logarithm."""
         prior = self._learn()
         least, reaching = _LEAST * (prior.kernel.variance + prior.residual), self.reaches_at(step)
-        if exploring := not reaching and step <= self._horizon / 2:
+        if exploring := not reaching and step <= self._explored:
             level = _SCALE * beta(len(self._candidates), step, _DELTA_PRIME)
         else:
             level = self._inner_threshold if reaching else self._best_outcome(prior)
@@ -109,9 +109,14 @@ class EiDeblurred(GpRule):
             return self._in_units(choice, choice.acquisition)
         return self._of_bound(choice) if exploring else self._of_improvement(choice)
 
+    def refine(self, row: int, z: Vector) -> None:
+        super().refine(row, z)
+        if row in self._positions:
+            self._prior = None  # its outcome lies elsewhere: the belief begins anew
+
     def expected_improvement(self, choice: Choice, step: int) -> float:
-        """As that of ``GpRule``; infinite in the first half, which compares bounds."""
-        return inf if step <= self._horizon / 2 else super().expected_improvement(choice, step)
+        """As that of ``GpRule``; infinite while it explores, and compares bounds."""
+        return inf if step <= self._explored else super().expected_improvement(choice, step)
 
     def _visible(self) -> tuple[Rows, Rows]:
         """Rows that are not hidden: those without an outcome, and those with one."""
@@ -179,7 +184,8 @@ class EiDeblurred(GpRule):
         prior, outcomes = self.surrogate.prior, self.surrogate.outcomes
         if prior != self._prior or self._learned < prior.since or self._learned_from is not self.surrogate:
             self._prior, self._positions, self._learned, self._learned_from = prior, {}, 0, self.surrogate
-            self.belief = Deblurred(prior.kernel, *self._noise, self._candidates.shape[1])
+            sharper = self.surrogate.sharper
+            self.belief = Deblurred(prior.kernel, *self._noise, self._candidates.shape[1], sharper)
             self.means = noise_means(self._candidates, self.belief, self._settings.tick)
             for outcome in outcomes[: prior.since]:
                 self._observe(*outcome)
@@ -198,7 +204,9 @@ class EiDeblurred(GpRule):
         value, noise = value - self._prior.mean, noise + self._prior.residual
         if (index := self._positions.get(row)) is None:
             self._positions[row] = belief.count
-            belief.observe(self._candidates[row], value, noise)
+            places = self.surrogate.places
+            centre = places.get(row, self._candidates[row])
+            belief.observe(centre, value, noise, is_refined=row in places)
         else:
             before, now = 1.0 / belief.noise[index], 1.0 / noise
             mean = (before * belief.outcomes[index] + now * value) / (before + now)

@@ -46,6 +46,7 @@ class GpRule(ABC):
         self._declined: list[int] = []
         self._far_below: list[int] = []  # positions of reports that the surrogate does not have
         self._judged = 0  # how many reports there were
+        self._second_draws: dict[int, Vector] = {}
 
     @property
     def surrogate(self) -> Surrogate:
@@ -57,6 +58,8 @@ class GpRule(ABC):
                 initial = settings.initial - sum(position < settings.initial for position in far)
                 self._far_below = far
                 self._surrogate = Surrogate(self._candidates, replace(settings, initial=initial))
+                for row, z in self._second_draws.items():
+                    self._surrogate.refine(row, z)
                 for position, report in enumerate(self._reports):
                     if position not in far:
                         self._surrogate.observe(*report)
@@ -153,6 +156,11 @@ class GpRule(ABC):
         """
         self._surrogate.observe(row, outcome, passport)
         self._reports.append((row, outcome, passport))
+
+    def refine(self, row: int, z: Vector) -> None:
+        """Take the second draw ``z`` (r,) of a queried candidate into account, before its outcome."""
+        self._second_draws[row] = z
+        self._surrogate.refine(row, z)
 
     def decline(self, row: int) -> None:
         """Count a failure; the posterior stays as it is."""

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import exp, isfinite, log, sqrt
+from math import exp, hypot, isfinite, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from blindopt.gp.fitting import (
     typical_distances,
 )
 from blindopt.gp.hyper_draws import Mixture, hyper_draws
-from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.input_noise import declared_noise, noise_aware, refined
 from blindopt.gp.kernel_check import KernelCheck, block_log_density, rival_log_density
 from blindopt.gp.kernels import Kernel, Kind, kernel_of
 from blindopt.gp.marginal_likelihood import Evidence, Hyper, MarginalLikelihood
@@ -33,6 +33,7 @@ from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire.run import NEWEST, Engine
 
 _SHARE = 4
+_NEVER = -(1 << 62)  # a number of outcomes that no fit has
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,8 @@ class Surrogate:
     the problem. To be fitted when the kernel is a misfit, it is checked every few outcomes (``KernelCheck``);
     from the first check that it fails on, fits are made as without a kernel, of the same kind.
 
-    Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. Where answers are ``exact``,
+    Where ``noise`` gives the law of the release's noise, the kernel is averaged over it. The mean of both draws of a
+    refined candidate is taken as one draw of the same law, with less noise. Where answers are ``exact``,
     what would be their noise is part of f instead, a nugget besides that of the release: a queried row has
     next to no variance, and all others have at least the nugget. The same value again changes nothing.
 
@@ -233,12 +235,31 @@ class Surrogate:
         self._rival: Hyper | None = None  # the fit at the last check
         self._reason: str | None = None
         self._outcomes: list[_Outcome] = []
+        self.places: dict[int, Vector] = {}
+        """Where the outcomes of refined candidates lie: the mean of both draws, weighted by their precision."""
+        self.sharper = sharper_sd(settings)
+        """The standard deviation of the noise there; None if no candidate is refined."""
         self._jitter = 0.0  # of the last posterior that was built
         self._hyper, self._fitted_to = self._start(0), 0
         self._posterior: Posterior | None = None
         self.fitted: wire.Fitted | None = None
         """The last fit that was due, in units of the measurement; None before the first."""
         self._averaged: tuple[int, Averaged | None] = 0, None  # the number of outcomes that it is of
+
+    def refine(self, row: int, z: Vector) -> None:
+        """Take the second draw of a candidate into account, which comes before its outcome or with a later one."""
+        if self.sharper is None:
+            return
+        assert self._settings.noise.sd is not None, "a release that is refined declares its noise"
+        share = (self.sharper / self._settings.noise.sd) ** 2  # of the first draw
+        centre = share * np.asarray(self._candidates[row]) + (1.0 - share) * z
+        if np.array_equal(self.places.get(row, ()), centre):
+            return
+        self.places[row] = centre
+        if row in [outcome.row for outcome in self._outcomes]:
+            self._posterior, self._fitted_to = None, _NEVER if self._fits else self._fitted_to
+        elif self._posterior is not None:
+            self._posterior.refine(row, centre)
 
     def observe(self, row: int, value: float, passport: wire.NoisePassport | None = None) -> None:
         """Take an outcome into account. Raises NumericalFailure, and changes nothing, if it is not finite."""
@@ -346,6 +367,9 @@ class Surrogate:
         try:
             plain = kernel_of(self._kind, size, hyper.signal_variance)
             kernel, nugget = noise_aware(plain, settings.noise, self._candidates.shape[1])
+            sharp = None
+            if self.sharper is not None and (noise := declared_noise(settings.noise)) is not None:
+                sharp = refined(plain, *noise, self.sharper, self._candidates.shape[1])
         except (ValueError, Invalid):
             raise NumericalFailure(
                 "kernel and noise of the release are too large or small to be computed with"
@@ -365,7 +389,10 @@ class Surrogate:
             scales=scales,
             engine=settings.engine,
             executor=settings.executor,
+            refined=sharp,
         )
+        for row, centre in self.places.items():
+            posterior.refine(row, centre)
         self._span = posterior.span or self._span
         outcomes = self._outcomes[:count]
         if settings.engine == 1 or not outcomes:
@@ -469,7 +496,8 @@ class Surrogate:
             return replace(problem, start=start, units=np.array([*columns, variance, variance])), 1.0
         size = float(self._distance)
         law = law if law.sd is None else law.model_copy(update={"sd": law.sd / size})
-        evidence = replace(evidence, points=evidence.points / size)
+        sharper = None if evidence.sharper is None else evidence.sharper / size
+        evidence = replace(evidence, points=evidence.points / size, sharper=sharper)
         start = replace(start, lengthscale=start.lengthscale / size)
         units = np.array([1.0 / size, variance, variance])
         return replace(problem, evidence=evidence, law=law, start=start, distance=1.0, units=units), size
@@ -517,6 +545,10 @@ class Surrogate:
         rows = np.array([outcome.row for outcome in outcomes], dtype=np.intp)
         declared = [o.privacy_variance + (o.measurement_variance if o.is_declared else 0.0) for o in outcomes]
         points = np.asarray(self._candidates[rows])
+        is_refined = np.isin(rows, list(self.places))
+        if is_refined.any():
+            points = points.copy()
+            points[is_refined] = [self.places[row] for row in rows[is_refined].tolist()]
         if self._scales is not None:
             points = (points * self._scales)[:, self._scales > 0]
         return Evidence(
@@ -526,6 +558,8 @@ class Surrogate:
             declared_noise=np.array([self.unit.inner_variance(variance) for variance in declared]),
             has_fitted_noise=np.array([not outcome.is_declared for outcome in outcomes]),
             exact=self._settings.exact,
+            is_refined=is_refined if is_refined.any() else None,
+            sharper=self.sharper,
         )
 
     def _view(self, due: int, result: FitResult | None, problem: str | None) -> wire.Fitted:
@@ -555,6 +589,14 @@ class Surrogate:
             check=check,
             reason=self._reason,
         )
+
+
+def sharper_sd(settings: AlgorithmSettings) -> float | None:
+    """The noise of the mean of both draws of a refined candidate, weighted by their precision; None without draws."""
+    noise = declared_noise(settings.noise)
+    if noise is None or settings.refine_sd is None:
+        return None
+    return 1.0 / hypot(1.0 / noise[1], 1.0 / settings.refine_sd)
 
 
 def has_own_lengthscales(n: int, r: int, noise: wire.NoiseLaw, engine: Engine) -> bool:
