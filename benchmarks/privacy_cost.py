@@ -29,6 +29,8 @@ FILE = Path(__file__).parent / "results" / "privacy_cost.json"
 EPSILONS = ("0.25", "0.5", "1", "2", "4")
 SIZES = (200, 500, 2000, 21613)
 QUERIES, IN_A_GROUP = 50, 50
+HALFWAY = ("private 1", "random 1", "plain")
+"""Searches that recommend after half of the queries too."""
 RECORDS_MAX = 500
 """Records up to which single ones are searched too: that takes longest."""
 
@@ -54,7 +56,7 @@ def arms(data: Prepared, run: int) -> dict[str, tuple[float, int]]:
     def search(name: str, problem: Problem, rule: str = "auto", by: str | None = None) -> None:
         candidates = len(problem.z)
         queries = min(QUERIES, EVERY * ceil(candidates / EVERY))
-        half = QUERIES // 2 if queries == QUERIES else queries
+        half = QUERIES // 2 if queries == QUERIES and name in HALFWAY else queries
         *earlier, last = problem.regrets(run, rule, queries, by=by, every=half)
         regrets.update({f"{name}, {half} queries": (regret, candidates) for regret in earlier})
         regrets[name] = last, candidates

@@ -178,6 +178,8 @@ def _whole(value: Any) -> Any:
 
 def number_of(value: Any) -> float | None:
     """A real number as a float; None for anything else: a flag, a text, a list of one, a number beyond the doubles."""
+    if type(value) is float:  # a protocol takes longer to ask for than a kernel to build
+        return value
     value = _plain(value)
     if not isinstance(value, SupportsFloat) or isinstance(value, bool | Sized):
         return None

@@ -79,8 +79,6 @@ class Acquisition(ABC):
     ``mean`` (m,) and ``variance`` (m,) are posterior moments of m candidates, in units of the outcome, ``tolerance``
     bounds their rounding errors, and ``prior_variance`` is the variance before the first outcome.
     The variance of a candidate that was not observed has a part, the nugget, that no observation of others explains.
-    ``mean`` and ``variance`` (m,) are those of m candidates, and ``tolerance`` bounds their rounding errors.
-    ``prior_variance`` is that of the kernel. ``slack`` is by how much ``lower`` is less than it need be.
     """
 
     is_tight: ClassVar[bool]

@@ -1,8 +1,7 @@
 """Means of a function of the place over the noise of candidates: on cells for few columns, by draws for more."""
 
 from functools import lru_cache
-from math import prod
-from typing import Protocol
+from math import ceil, prod
 
 import numpy as np
 
@@ -25,23 +24,7 @@ _LOG_CUT = 10.0
 _BLOCK = 2_048  # places whose covariances are computed together
 
 
-class NoiseMeans(Protocol):
-    """Places where a belief about f is evaluated, and means over the noise of functions with values there."""
-
-    def adapt(self) -> None:
-        """Adapt the belief's variance of each outcome to the present posterior."""
-
-    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        """Means and variances of f at the places that the means at candidates ``rows`` need."""
-
-    def mean_at(self, rows: Rows, values: Vector) -> Vector:
-        """Means (m,) over the noise of candidates ``rows`` of a function with these ``values`` at those places."""
-
-    def log_mean_at(self, rows: Rows, logs: Vector) -> Vector:
-        """Logarithms (m,) of the means of a positive function, from its logarithms at those places."""
-
-
-def noise_means(candidates: Matrix, belief: Deblurred, tick: Tick = NO_TICK) -> NoiseMeans:
+def noise_means(candidates: Matrix, belief: Deblurred, tick: Tick = NO_TICK) -> "NoiseMeans":
     """Cells for candidates (n, r) of few columns, if they are few enough; draws otherwise."""
     if belief.r <= COLUMNS_MAX and prod(cells_of(candidates, belief)[0]) <= CELLS_MAX:
         return Cells(candidates, belief)
@@ -70,6 +53,7 @@ class Cells:
         self._cross = np.empty((0, len(self._places)))
 
     def adapt(self) -> None:
+        """Adapt the belief's variance of each outcome to the present posterior."""
         mean, variance = self.moments()
         first, second, third = (self._mean_at_outcomes(values) for values in (mean, mean**2, variance))
         self._belief.adapt(np.maximum(second - first**2, 0.0), third)
@@ -153,33 +137,25 @@ class Draws:
         return mean, variance
 
 
+NoiseMeans = Cells | Draws
+"""Places where a belief about f is evaluated, and means over the noise of functions with values there."""
+
+
 def cells_of(candidates: Matrix, belief: Deblurred) -> tuple[tuple[int, ...], float]:
     """Number of cells along each column, and the side of a cell: the box of the candidates with room for the noise.
 
     What was blurred once varies over sqrt(l^2 + sd^2), but with bends of size sd if the kernel has them.
     """
+    from scipy.fft import next_fast_len  # late, for a fast start
+
     with np.errstate(over="ignore"):
         length = np.ptp(candidates, axis=0) + 2 * _MARGIN * belief.sd
     narrow = min(belief.single.lengthscale, belief.sharp_single.lengthscale)
     step = min(narrow / _PER_LENGTHSCALE, float(length.max()) / _PER_BOX)
     if not isinstance(belief.kernel, SquaredExponential):
         step = min(step, belief.sd)
-    return tuple(
-        _smooth_number(min(size / step + 2 * _MARGIN_CELLS, 2.0 * CELLS_MAX)) for size in length.tolist()
-    ), step
-
-
-def _smooth_number(size: float) -> int:
-    """The first whole number from ``size`` on without a prime factor above 5: Fourier transforms of it are fast."""
-    number = int(np.ceil(size)) + 1
-    while True:
-        rest = number
-        for factor in (2, 3, 5):
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1:
-            return number
-        number += 1
+    least = [ceil(min(size / step + 2 * _MARGIN_CELLS, 2.0 * CELLS_MAX)) + 1 for size in length.tolist()]
+    return tuple(next_fast_len(size, real=True) for size in least), step
 
 
 def characteristic(law: Law, sd: float, r: int, squared: Matrix) -> Matrix:

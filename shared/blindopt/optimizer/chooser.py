@@ -4,6 +4,7 @@ It uses no clock, no database and no network: anyone who has a run's record can 
 """
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from blindopt.optimizer.algorithms.gp.surrogate import Averaged, OutcomeUnit
 from blindopt.optimizer.algorithms.random_rows import RandomRows
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.optimizer.defaults import INITIAL_ROWS, Study, exact_answers, group_answers, own_residual, plan_of_run
-from blindopt.optimizer.run_warnings import Repeats, RunWarning, failure_warnings, model_warnings
+from blindopt.optimizer.run_warnings import LAST, RunWarning, failure_warnings, model_warnings, repeat_warnings
 
 _BLOCK = 1 << 17  # numbers read at a time
 _FOUND_DIGITS = 6
@@ -143,17 +144,15 @@ class RowChooser:
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self.study = study
         self.plan = plan = plan or plan_of_run(spec, study, observations)
-        self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
         self._left_out = _rows(study.left_out if isinstance(study, wire.StudyView) else ())
         declined = [*self._left_out, *declined]
         self._answered = np.zeros(study.n if plan.answers_per_row else 0, dtype=np.intp)
         """Answers about each row, where a cap counts them."""
-        self._sums: dict[int, tuple[float, int]] = {}
+        self._sums: dict[int, tuple[float, int]] = {}  # of the outcomes of each row, in the run's direction
         self._exact_values: dict[int, float] = {}  # exact outcomes, in units of the measurement
         self._exact_rows: Rows = np.empty(0, dtype=np.intp)  # rows whose outcome the caller reported as exact
         self._outcomes: list[float] = []  # in the run's direction
-        self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
         observed = _rows([observation.row for observation in observations])
         self._initial = self._design(study, candidates, observed, _rows(declined))
@@ -191,7 +190,7 @@ class RowChooser:
         self._asks_once = exact_answers(study) and not isinstance(plan.algorithm, _PUBLISHED)
         self._is_exact = exact_answers(study)
         self._answers_least = 1 if isinstance(study.answers, wire.NoAnswerNoise) or group_answers(study) else 2
-        self._repeats = Repeats()
+        self._repeated: deque[bool] = deque(maxlen=LAST)  # of the last trials
         self.seen = 0
         """The number of trials so far, answered and declined."""
         self.outcomes = 0
@@ -269,11 +268,11 @@ class RowChooser:
         if self.plan.repeats == "algorithm":
             most = self.plan.answers_per_row
             return [row for row in rows if most is None or self._answered[row] < most]
-        return [row for row in rows if not self._is_observed[row] and row not in self._declined]
+        return [row for row in rows if row not in self._sums and row not in self._declined]
 
     def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
         """Take the answer of the next trial into account; y in units of the measurement."""
-        self._repeats.add(is_repeated=bool(self._is_observed[row]))
+        self._repeated.append(row in self._sums)
         self._learn(row, y, passport)
         self._note(row, y, passport)
         self.seen += 1
@@ -304,11 +303,9 @@ class RowChooser:
     def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         outcome = self._sign * y
         self._algorithm.observe(row, outcome, passport)
-        self._is_observed[row] = True
         total, count = self._sums.get(row, (0.0, 0))
         self._sums[row] = total + outcome, count + 1
         self._outcomes.append(outcome)
-        self._best = outcome if self._best is None else max(self._best, outcome)
         self.outcomes += 1
         is_exact = passport is not None and not (passport.measurement_variance or passport.privacy.variance)
         if is_exact and not isinstance(self.study, wire.StudyView):
@@ -329,7 +326,7 @@ class RowChooser:
 
     @property
     def _observed(self) -> Rows:
-        return np.flatnonzero(self._is_observed)
+        return _rows(list(self._sums))
 
     def _hide(self, pending: Rows) -> bool:
         """Hide from the algorithm the rows that it may not choose; False if no row remains."""
@@ -374,10 +371,10 @@ class RowChooser:
 
     def _at_target(self) -> bool:
         rules = self._spec.stop
-        if rules.target is None or self._best is None:
+        if rules.target is None or not self._outcomes:
             return False
         if rules.target_by == "observed":
-            reached = self._best
+            reached = max(self._outcomes)
         else:
             assert isinstance(self._algorithm, Learner), "the settings were checked"
             reached = self._algorithm.best(self._observed).mean
@@ -385,7 +382,7 @@ class RowChooser:
 
     def _is_good_enough(self, choice: Choice, step: int) -> bool:
         rules = self._spec.stop
-        if self._best is None:
+        if not self._outcomes:
             return False
         if rules.improvement is not None:
             assert isinstance(self._algorithm, GpUcb), "the settings were checked"
@@ -427,8 +424,8 @@ class RowChooser:
             return []
         warnings = model_warnings(self._algorithm.surrogate, self.study.answers)
         warnings += failure_warnings([self._sign * y for y in self._algorithm.far_below], self._sign)
-        if not self._is_observed.all():
-            warnings += self._repeats.warnings(exact=self._is_exact)
+        if len(self._sums) < self._n:
+            warnings += repeat_warnings(self._repeated, exact=self._is_exact)
         return warnings
 
     @property

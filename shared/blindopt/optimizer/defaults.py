@@ -158,9 +158,8 @@ def _algorithm(
     promised = spec.stop.improvement is not None
     if not (is_private := _is_private(study)) or study.n > ARMS_MAX:
         if promised:
-            return _upper_bound(
-                spec.batch_size
-            ), "the run is to end by a promise (stop.improvement), which its upper bounds make"
+            why = "the run is to end by a promise (stop.improvement), which its upper bounds make"
+            return wire.GpBucb(name="gp_bucb") if spec.batch_size > 1 else wire.GpUcb(name="gp_ucb"), why
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
         algorithm = _open(spec, study, past, engine)
         noisy = (
@@ -188,10 +187,6 @@ def _algorithm(
     if isinstance(answers, wire.OneBitAnswers | wire.PiecewiseAnswers):
         return wire.BoundedIgp(name="bounded_igp"), why
     return wire.Thompson(name="thompson"), why
-
-
-def _upper_bound(batch_size: int) -> wire.AlgorithmSpec:
-    return wire.GpBucb(name="gp_bucb") if batch_size > 1 else wire.GpUcb(name="gp_ucb")
 
 
 def _open(spec: wire.RunSpec, study: Study, past: int, engine: Engine) -> wire.AlgorithmSpec:
@@ -280,17 +275,13 @@ def _repeats(algorithm: wire.AlgorithmSpec, study: Study, goal: wire.Goal) -> tu
         return "after_all", "another candidate teaches more than a second measurement of the same one"
     if study.privacy_unit == "row":
         why = "answers about one record add up in its privacy budget"
-        return ("after_all", why) if _allows_a_second(study) else ("never", f"{why}, which allows one each")
+        allowed = answers_per_row(study)
+        is_one = allowed is not None and allowed < 2
+        return ("never", f"{why}, which allows one each") if is_one else ("after_all", why)
     view = study if isinstance(study, wire.StudyView) else None
     if view is not None and view.measurement_source == "column" and view.budget.epsilon_per_row is not None:
         return "after_all", "one value is behind all answers about a record, and they add up under its cap"
     return "algorithm", "each answer is a new draw, so a repeat teaches something"
-
-
-def _allows_a_second(study: Study) -> bool:
-    """Whether the cap of a record allows a second answer about it."""
-    allowed = answers_per_row(study)
-    return allowed is None or allowed >= 2
 
 
 def answers_per_row(study: Study) -> int | None:

@@ -3,7 +3,7 @@
 A pure function of what the run knows: settings and answers. A replay of the record derives the same.
 """
 
-from collections import deque
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -64,21 +64,11 @@ class RunWarning(NamedTuple):
     text: str
 
 
-class Repeats:
-    """Counts the trials among the last ones that repeat a candidate."""
-
-    def __init__(self) -> None:
-        self._last: deque[bool] = deque(maxlen=LAST)
-
-    def add(self, *, is_repeated: bool) -> None:
-        """Note the next trial."""
-        self._last.append(is_repeated)
-
-    def warnings(self, *, exact: bool) -> list[RunWarning]:
-        """The warning that half of the last trials repeat, if they do."""
-        if 2 * sum(self._last) < LAST:
-            return []
-        return [RunWarning("queries_repeat", (_SAME_AGAIN if exact else _AGAIN).format(last=LAST))]
+def repeat_warnings(repeated: Iterable[bool], *, exact: bool) -> list[RunWarning]:
+    """The warning that half of the last trials repeat a candidate, if they do."""
+    if 2 * sum(repeated) < LAST:
+        return []
+    return [RunWarning("queries_repeat", (_SAME_AGAIN if exact else _AGAIN).format(last=LAST))]
 
 
 def failure_warnings(outcomes: list[float], sign: int) -> list[RunWarning]:

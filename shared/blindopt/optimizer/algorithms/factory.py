@@ -107,20 +107,16 @@ def build_few_arms(spec: wire.FewArms, candidates: Matrix, settings: AlgorithmSe
     """Build an algorithm over few arms, with its warnings. Raises Invalid if it is not for the study's answers.
 
     Its horizon is ``settings.capacity``. Without a kernel, which only answers without privacy noise need for their law,
-    a squared-exponential one of the candidates' scale is taken.
+    a squared-exponential one is taken, with the length-scale of the first guess of a fit.
     """
-    kernel = settings.kernel or kernel_by_distance(candidates)
+    if (kernel := settings.kernel) is None:
+        guess = suggest_hyper(np.zeros(0), typical_distance(candidates, NO_NOISE))
+        kernel = wire.Kernel(lengthscale=guess.lengthscale, signal_variance=1.0, noise_variance=1.0)
     law = RewardLaw.of(settings.answers, kernel)
     _check(spec, law)  # before the covariances: they may be many
     gram = gram_of(candidates, kernel, spec.nugget)
     problem = BanditProblem(gram, law, settings.sign, settings.seed, settings.capacity, settings.initial)
     return build_on(spec, problem, unit_is_row=settings.unit_is_row)
-
-
-def kernel_by_distance(candidates: Matrix) -> wire.Kernel:
-    """A kernel whose length-scale is that of the first guess of a fit; the law of the answers says the rest."""
-    guess = suggest_hyper(np.zeros(0), typical_distance(candidates, wire.NoiseLaw(family="none")))
-    return wire.Kernel(lengthscale=guess.lengthscale, signal_variance=1.0, noise_variance=1.0)
 
 
 def build_on(spec: wire.FewArms, problem: BanditProblem, *, unit_is_row: bool = False) -> FewArms:

@@ -179,6 +179,15 @@ def test_candidates_without_a_study_have_a_plan_too():
     assert (made.algorithm.name, made.initial_rows, made.repeats) == ("ei", 4, "after_all")
 
 
+@pytest.mark.parametrize(
+    ("r", "noise", "shares"), [(100, {}, 0), (101, {}, 1), (101, {"family": "gaussian", "scale": 1}, 0)]
+)
+def test_a_plan_says_when_columns_are_too_many_for_length_scales_of_their_own(r, noise, shares):
+    law = wire.NoiseLaw.model_validate({"family": "none"} | noise)
+    made = plan(PublicCandidates(n=8, r=r, direction="maximize", kernel=None, noise=law))
+    assert sum("share one length-scale" in reason for reason in made.reasons) == shares
+
+
 def test_every_plan_has_an_algorithm_that_can_be_built():
     """The number of outcomes that ei_deblurred takes is counted with all that a run may be shown."""
     settings = study(n=1_000, noise=NOISE, kernel=None)

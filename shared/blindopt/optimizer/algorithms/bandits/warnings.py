@@ -5,7 +5,6 @@ from math import sqrt
 import numpy as np
 
 from blindopt import wire
-from blindopt.arrays import Matrix
 from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem
 
 SLOW = (
@@ -29,16 +28,22 @@ WIDER = "one_bit answers have a smaller sup norm than piecewise ones at every ep
 def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | None, unit_is_row: bool) -> list[str]:
     """Return the warnings. ``plays``: rounds of an epoch; ``unit_is_row``: answers about one row add up.
 
-    The thresholds are rules of thumb from trials of an earlier implementation, but for 5, which was measured. Clipped
+    The thresholds are rules of thumb from trials of an earlier implementation, but for 5, the least epsilon sqrt(T) at
+    which a quick algorithm does better than uniform play (docs/algorithms.md), which was measured. Clipped
     rewards are not counted: only the curator could, and it does not report them.
     """
+    from scipy.linalg import eigh  # late, for a fast start of the services
+
     law, horizon = problem.law, problem.horizon
     warnings = []
     if isinstance(spec, wire.PaperSpec) and not isinstance(spec, wire.IgpUcb):
         scale = spec.scale if spec.scale is not None else 1.0 if spec.theory else 0.0
         if scale >= 1:
             warnings.append(SLOW)
-    least = _least(spec)
+    is_quick = isinstance(spec, wire.LaplaceAdf | wire.Thompson)
+    if isinstance(spec, wire.BoundedIgp):
+        is_quick = spec.mode == "practical"
+    least = 5 if is_quick else 100
     if law.epsilon is not None and law.epsilon * sqrt(horizon) < least:
         warnings.append(FEW.format(value=law.epsilon * sqrt(horizon), least=least))
     if plays is not None and plays > horizon / 20:
@@ -49,21 +54,8 @@ def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | Non
         warnings.append(AGAIN)
     if isinstance(spec, wire.BoundedIgp) and spec.mode == "guaranteed" and law.family == "piecewise":
         warnings.append(WIDER)
-    if 2 * _largest(problem.gram) > float(np.trace(problem.gram)):
+    last = len(problem.gram) - 1
+    (largest,) = eigh(problem.gram, eigvals_only=True, subset_by_index=[last, last])
+    if 2 * float(largest) > float(np.trace(problem.gram)):
         warnings.append(FLAT)
     return warnings
-
-
-def _least(spec: wire.FewArms) -> int:
-    """The least epsilon sqrt(T) at which an algorithm does better than uniform play (docs/algorithms.md)."""
-    is_quick = isinstance(spec, wire.LaplaceAdf | wire.Thompson)
-    if isinstance(spec, wire.BoundedIgp):
-        is_quick = spec.mode == "practical"
-    return 5 if is_quick else 100
-
-
-def _largest(gram: Matrix) -> float:
-    from scipy.linalg import eigh  # late, for a fast start of the services
-
-    last = len(gram) - 1
-    return float(eigh(gram, eigvals_only=True, subset_by_index=[last, last])[0])

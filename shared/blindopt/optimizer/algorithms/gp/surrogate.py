@@ -439,16 +439,13 @@ class Surrogate:
         return self._given if self._given is not None else self._guess(count)
 
     def _guess(self, count: int) -> Hyper:
+        """From the first ``count`` outcomes, in whose unit it reckons from then on unless a kernel is given."""
         assert self._fit is not None
-        self._take_unit(count)
+        if self._settings.engine >= 3 and self._given is None:
+            self.unit = OutcomeUnit.of(np.array([outcome.value for outcome in self._outcomes[:count]]))
         distance = exp(float(np.mean(np.log(self._distance))))
         hyper = suggest_hyper(np.array([self.unit.inner(o.value) for o in self._outcomes[:count]]), distance)
         return hyper if self._fit.mean == "fitted" else replace(hyper, mean=self.unit.inner(0.0))
-
-    def _take_unit(self, count: int) -> None:
-        """Reckon in the unit of the first ``count`` outcomes, unless a kernel is given."""
-        if self._settings.engine >= 3 and self._given is None:
-            self.unit = OutcomeUnit.of(np.array([outcome.value for outcome in self._outcomes[:count]]))
 
     def _refit(self, due: int) -> None:
         """Take the hyper-parameters of the fit that is due, or of the last one before it that succeeds."""
