@@ -72,6 +72,7 @@ async def open_records(page: Page, form: Form) -> Response:
         head = [
             "candidate",
             "row of the file",
+            "withheld",
             *labels,
             "measured",
             "prediction",
@@ -80,8 +81,8 @@ async def open_records(page: Page, form: Form) -> Response:
             *columns,
         ]
         rows = [
-            [good["row"], record["file_row"] or record["record"], *label_cells, record["plays"],
-             "no" if good["queried"] else "yes", good["mean"], good["probability"], *words]
+            [good["row"], record["file_row"] or record["record"], "yes" if record["withheld"] else "no", *label_cells,
+             record["plays"], "no" if good["queried"] else "yes", good["mean"], good["probability"], *words]
             for good, record, (label_cells, words) in pairs
         ]  # fmt: skip
         return page.csv(f"records-{page.path['message_id']}", head, rows)
