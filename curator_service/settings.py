@@ -10,6 +10,7 @@ from blindopt.addresses import is_plain_abroad, is_web_address
 from blindopt.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
 from curator_service.link_file import address_of, read
 from service_kit.settings import ServiceSettings
+from service_kit.store.base import ARCHIVED_AFTER_DAYS
 
 
 class Settings(ServiceSettings):
@@ -112,7 +113,7 @@ class Settings(ServiceSettings):
 
     retention_log_days: int | None = Field(
         None,
-        ge=90,
+        ge=ARCHIVED_AFTER_DAYS,
         le=36_500,
         description="Records of the audit log are archived after so many days, 65,536 at once; none unless set.",
     )

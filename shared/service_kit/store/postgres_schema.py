@@ -9,7 +9,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex
 
 from blindopt.errors import AuditUnavailable, StateConflict
 from service_kit.store import StoreFault, postgres_dialect, schema
-from service_kit.store.base import ARCHIVED_KINDS, ERASABLE, SEGMENT_RECORDS
+from service_kit.store.base import ARCHIVED_AFTER_DAYS, ARCHIVED_KINDS, ERASABLE, SEGMENT_RECORDS
 from service_kit.store.postgres_session import Session
 from service_kit.store.prepared_statement import raw
 
@@ -58,8 +58,13 @@ BEGIN
         AND least(archived + SEGMENT_RECORDS, (SELECT max(seq) + 1 FROM log)) OR EXISTS (
             SELECT FROM json_each_text(last.positions::json) p LEFT JOIN shared s
             ON s.grant_id = p.key AND s.seq = p.value::bigint WHERE s.seq IS NULL)
+        OR EXISTS (WITH records AS (
+                SELECT as_json(convert_from(body, 'UTF8')) r FROM log WHERE seq BETWEEN archived AND last.size - 1)
+            SELECT FROM records WHERE (r ->> 'time')::timestamptz > now() - interval 'ARCHIVED_AFTER_DAYS days'
+            UNION ALL SELECT FROM json_each_text(last.positions::json) p WHERE NOT EXISTS (SELECT FROM records
+                WHERE r -> 'exchange' ->> 'grant_id' = p.key AND r -> 'exchange' ->> 'position' = p.value))
     THEN
-        RAISE EXCEPTION 'the last segment does not follow the one before it'
+        RAISE EXCEPTION 'the last segment is of young records, or does not follow the one before it'
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
     PERFORM set_config('blindopt.unguarded', 'log', true);
@@ -88,8 +93,8 @@ def prepare(
     metadata: tuple[MetaData, ...],
     append_only: tuple[str, ...],
     migrations: tuple[schema.Migrations, ...],
-) -> bool:
-    """Create the schema or migrate an older one, in the caller's transaction; return whether it was an older one.
+) -> int:
+    """Create the schema or migrate an older one, in the caller's transaction; return the older one's version, else 0.
 
     Changes nothing where the version is right, so that a role without the right to create tables will do. Raises
     StateConflict for an encoding other than UTF-8, for a database of a newer program, and for no right to create.
@@ -99,7 +104,7 @@ def prepare(
     exists = db.execute(text("SELECT to_regclass('state') IS NOT NULL")).scalar_one()
     version = int(db.execute(text("SELECT version FROM state")).scalar_one()) if exists else 0
     if version == schema.VERSION:
-        return False
+        return 0
     if not exists:
         db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
         _execute(db, _CREATE, postgres_dialect.FUNCTIONS)
@@ -114,12 +119,13 @@ def prepare(
     for table in (table.name for tables in metadata for table in tables.sorted_tables):
         _guard(db, table, is_append_only=table in append_only)
     db.execute(text("UPDATE state SET version = :version"), {"version": schema.VERSION})
-    return version > 0
+    return version
 
 
 def _execute(db: Connection, *scripts: str) -> None:
     kinds = ", ".join(f"'{kind}'" for kind in ARCHIVED_KINDS)
     for statements in scripts:  # whatever the search path of the caller
+        statements = statements.replace("ARCHIVED_AFTER_DAYS", str(ARCHIVED_AFTER_DAYS))
         statements = statements.replace("ARCHIVED_KINDS", kinds).replace("SEGMENT_RECORDS", str(SEGMENT_RECORDS))
         statements = statements.replace("%", "%%").replace("SCHEMA", _name(db))
         db.exec_driver_sql(statements.replace("WRITERS", writers_lock(_name(db))))

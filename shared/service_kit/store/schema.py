@@ -6,6 +6,7 @@ from functools import cache
 
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from blindopt.audit.merkle_log import sha256
@@ -25,24 +26,24 @@ BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
 
 def prepare(
     db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...], migrations: tuple[Migrations, ...]
-) -> bool:
+) -> int:
     """Create the schema in a new database, or migrate an older one to ``VERSION``, in the caller's transaction.
 
-    Return whether it was an older one.
+    Return the older one's version, else 0.
 
     Raises StateConflict for a database of a newer program, for an older one without a migration, and for one of a
-    program that was never released, whose tables lack a column when they are migrated.
+    program that was never released, whose tables lack a column, or have one too early.
     """
     version = db.execute(text("PRAGMA user_version")).scalar_one()
-    if is_older := version not in (0, VERSION):
+    older = 0 if version == VERSION else int(version)
+    if older:
         _migrate(db, version, append_only, migrations)
+        _check_columns(db, metadata, version)
     for statement in _creations(metadata, append_only):
         db.exec_driver_sql(statement)
-    if is_older:
-        _check_columns(db, metadata, version)
     if version != VERSION:  # a command that only reads does not write, which a running service would see
         db.execute(text(f"PRAGMA user_version={VERSION}"))
-    return bool(is_older)
+    return older
 
 
 @cache  # to compile them takes longer than to run them
@@ -108,18 +109,27 @@ def _migrate(db: Connection, version: int, append_only: tuple[str, ...], migrati
     for step in each_step:
         for statements in migrations:
             for statement in statements.get(step, ()):
-                db.exec_driver_sql(statement)
+                try:
+                    db.exec_driver_sql(statement)
+                except OperationalError as error:
+                    if not str(error.orig).startswith("duplicate column"):
+                        raise
+                    raise _never_released(version, str(error.orig)) from None
+
+
+def _never_released(version: int, difference: str) -> StateConflict:
+    return StateConflict(
+        f"the database has schema {version} of a program that was never released ({difference}): no version upgrades "
+        "it, so take the program that wrote it"
+    )
 
 
 def _check_columns(db: Connection, metadata: tuple[MetaData, ...], version: int) -> None:
     for tables in metadata:
         for table in tables.sorted_tables:
             names = {row.name for row in db.execute(text(f"PRAGMA table_xinfo({table.name})"))}
-            if missing := {column.name for column in table.columns} - names:
-                raise StateConflict(
-                    f"the database has schema {version} of a program that was never released (no {table.name}."
-                    f"{min(missing)}): no version upgrades it, so take the program that wrote it"
-                )
+            if names and (missing := {column.name for column in table.columns} - names):
+                raise _never_released(version, f"no {table.name}.{min(missing)}")
 
 
 def digest(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:

@@ -19,6 +19,8 @@ from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatemen
 
 log = logging.getLogger("blindopt.database")
 BUSY_SECONDS = 5.0
+SECURE_DELETE = 12
+"""The first version of the schema whose files hold nothing that was deleted."""
 _CURSORS = "blindopt_cursors"
 
 
@@ -64,10 +66,11 @@ class Sqlite:
 
     @staticmethod
     def rewrite(db: Connection) -> None:
-        """Write the whole database anew, so that nothing of what a migration deleted is in its file.
+        """Write the whole database anew, so that nothing of what an old version deleted is in its file.
 
         A disk without room for a second copy is ignored: the database is as it was.
         """
+        log.info("the database of an old version is written anew, once: that takes minutes for a million records")
         try:
             raw(db).execute("VACUUM")
         except sqlite3.OperationalError as error:

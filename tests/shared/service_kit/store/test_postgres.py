@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -454,11 +454,13 @@ def test_that_role_deletes_records_below_a_stored_segment_and_no_others(tmp_path
     postgres.server().execute(name, script)
     limited = _curator(tmp_path, address.replace(f"{postgres.USER}:", f"{role}:"))
 
-    def grow(db):
-        for number in range(20):
+    def grow(db, now=NOW.replace(year=2020)):
+        first = audit_log.head(db).size
+        for number in range(first, first + 20):
             kind = "study.created" if number == 3 else "exchange"
-            audit_log.append(db, kind, actor="x", now=NOW)
-            audit_log.share(db, "grt_1", lambda seq: b"{}")
+            exchange = b'{"grant_id":"grt_1","position":%d}' % number
+            audit_log.append(db, kind, actor="x", now=now, exchange=exchange)
+            audit_log.share(db, "grt_1", lambda seq, exchange=exchange: exchange)
 
     def numbers_in(db):
         log = [entry.seq for entry in audit_log.walk(db)]
@@ -470,6 +472,7 @@ def test_that_role_deletes_records_below_a_stored_segment_and_no_others(tmp_path
         with pytest.raises(StoreFault):
             limited.write(lambda db: db.exec_driver_sql("SELECT delete_archived()"))
         limited.write(lambda db: segments.add(db, number=0, size=8, **row))
+        row["positions"] = '{"grt_1": 15}'
         with limited.read() as db:
             assert numbers_in(db) == ([3, *range(7, 20)], [*range(7, 20)])
         for wrong in (
@@ -479,6 +482,7 @@ def test_that_role_deletes_records_below_a_stored_segment_and_no_others(tmp_path
             {"number": 1, "size": 8},
             {"number": -1, "size": 16},
             {"number": 1, "size": 16, "positions": '{"grt_1": 1000000000}'},
+            {"number": 1, "size": 16, "positions": '{"grt_1": 19}'},  # of a live record
         ):
             with pytest.raises(StoreFault):
                 limited.write(lambda db, wrong=wrong: segments.add(db, **row | wrong))
@@ -488,6 +492,12 @@ def test_that_role_deletes_records_below_a_stored_segment_and_no_others(tmp_path
         with limited.read() as db:
             assert numbers_in(db)[0] == [3, *range(15, 20)]  # the control: one that follows
             assert [each.summary for each in segments.every(db)] == [None, "{}"]
+        limited.write(lambda db: grow(db, base.utc_now() - timedelta(days=89)))
+        with pytest.raises(StoreFault):
+            limited.write(lambda db: segments.add(db, number=2, size=21, **row))
+        limited.write(
+            lambda db: segments.add(db, number=2, size=20, **row | {"positions": "{}"})
+        )  # its records are old
         with pytest.raises(StoreFault):
             limited.write(lambda db: db.exec_driver_sql("UPDATE segments SET size = 20"))
 
@@ -581,7 +591,7 @@ def test_the_schema_of_version_12_is_brought_to_this_one_once_by_programs_that_s
     monkeypatch.setattr(postgres_schema, "prepare", lambda *given: migrated.append(prepare(*given)) or migrated[-1])
     with ThreadPoolExecutor() as threads:
         opened = list(threads.map(lambda n: _curator(tmp_path / str(n), address), range(3)))
-    assert sorted(migrated) == [False, False, True]
+    assert sorted(migrated) == [0, 0, 12]
     fresh = _curator(tmp_path / "fresh", postgres.server().create(f"fresh{secrets.token_hex(4)}"))
     for database in (*opened, fresh):
         database.check_writable()

@@ -1,5 +1,7 @@
 """The schema has a version: a table that changes needs another one, and a way from the one before."""
 
+import re
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -98,6 +100,20 @@ def test_an_older_database_is_brought_to_this_version_and_keeps_its_rows(old):
     reopened(old, after(column())[0], OTHER, {schema.VERSION: ADD_LENGTH})  # once
 
 
+@pytest.mark.parametrize(("version", "stays"), [(11, False), (12, True)])
+def test_only_a_file_that_may_hold_what_was_deleted_is_written_anew(old, version, stays):
+    """Since schema 12 what is deleted is overwritten at once: a new copy of a large file would take minutes."""
+    with closing(sqlite3.connect(old)) as db:
+        db.execute("PRAGMA secure_delete=OFF")
+        db.execute("CREATE TABLE gone AS SELECT printf('%.*c', 20000, '-') || 'a secret of long ago' AS words")
+        db.execute("DROP TABLE gone")
+        db.commit()
+    migrations = dict.fromkeys(range(version + 1, schema.VERSION), ()) | {schema.VERSION: ADD_LENGTH}
+    reopened(_set_version(old, version), after(column())[0], migrations)
+    assert (b"a secret of long ago" in old.read_bytes()) == stays
+    assert of(old, "SELECT body FROM messages") == [("a",), ("bcd",)]
+
+
 def test_two_versions_are_passed_in_their_order_and_new_indexes_are_made(old):
     _set_version(old, schema.VERSION - 2)
     tables, table = after(column())
@@ -134,6 +150,44 @@ def test_a_database_of_a_program_that_was_never_released_is_refused_in_words(old
     words = rf"schema {schema.VERSION - 1} of a program that was never released \(no messages\.length\)"
     with pytest.raises(StateConflict, match=words):
         Database(old, (after(column())[0],), append_only=("messages",), migrations=(OTHER,))
+
+
+ADDED = [
+    (side, version, *words)
+    for side, store in SIDES.items()
+    for migrations in (base.MIGRATIONS, store.MIGRATIONS)
+    for version, statements in migrations.items()
+    for statement in statements
+    for words in re.findall(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", statement)
+]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_each_state_between_versions_that_lacks_a_column_or_has_one_too_early_is_refused_in_words(side, tmp_path):
+    store = SIDES[side]
+    tables, append_only = (base.METADATA, store.METADATA), (*base.APPEND_ONLY, *store.APPEND_ONLY)
+    options = {"append_only": append_only, "migrations": (base.MIGRATIONS, store.MIGRATIONS)}
+    Database(tmp_path / "new.sqlite", tables, **options).close()
+    columns = [added[1:] for added in ADDED if added[0] == side]
+    assert len(columns) > 5
+    for version, table, name in columns:
+        of_later = {added for added in columns if added[0] > version}
+        before = {added for added in columns if added[0] >= version and added[1:] != (table, name)}
+        for claimed, missing, words in (
+            (version, {*of_later, (version, table, name)}, rf"no {table}\.{name}"),
+            (version - 1, before, f"duplicate column name: {name}"),
+        ):
+            copied = shutil.copy(tmp_path / "new.sqlite", tmp_path / f"{claimed}-{table}-{name}.sqlite")
+            path = _set_version(copied, claimed)
+            with closing(sqlite3.connect(path)) as db:
+                indexes = db.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql > ''").fetchall()
+                for (index,) in indexes:
+                    db.execute(f"DROP INDEX {index}")
+                for _, of_table, column_name in missing:
+                    db.execute(f"ALTER TABLE {of_table} DROP COLUMN {column_name}")
+            with pytest.raises(StateConflict, match=rf"schema {claimed} .* never released \({words}\)"):
+                Database(path, tables, **options)
+            assert of(path, "PRAGMA user_version") == [(claimed,)]
 
 
 def test_another_table_column_or_promise_is_another_schema_and_an_index_is_not():
