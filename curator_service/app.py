@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -58,9 +57,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     archive = None if days is None else LogArchive(context, days, log_checks.archivable)
     retention = Retention(context, sweeps(settings), archive)
     about = "1 if the last attempt to archive old records of the log failed, else 0."
-    archiving = (
-        [gauge("blindopt_log_archive_failed", about, partial(getattr, archive, "has_failed"))] if archive else ()
-    )
+    archiving = gauge("blindopt_log_archive_failed", about, lambda: archive is not None and archive.has_failed)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -108,7 +105,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         auditors=("owner", "auditor", "modeler"),
         monitors=("monitor", "owner"),
         jobs=curator.jobs,
-        gauges=lambda: (*curator.gauges(), *outbound.gauges(), *archiving),
+        gauges=lambda: (*curator.gauges(), *outbound.gauges(), archiving),
         noticed=("owner", "auditor"),
         hot=[queries.HOT],
         lifespan=lifespan,

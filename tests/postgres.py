@@ -169,6 +169,8 @@ def _template() -> str:
         TEMPLATE,
         "CREATE FUNCTION public.replace(bytea, text, text) RETURNS bytea LANGUAGE sql AS $$ SELECT"
         " convert_to(replace(convert_from($1, 'UTF8'), $2, $3), 'UTF8') $$;"
+        "CREATE FUNCTION public.zeroblob(integer) RETURNS bytea LANGUAGE sql AS $$ SELECT"
+        " decode(repeat('00', $1), 'hex') $$;"
         "CREATE FUNCTION public.json_set(text, text, integer) RETURNS text LANGUAGE sql AS $$ SELECT"
         " jsonb_set($1::jsonb, string_to_array(substr($2, 3), '.'), to_jsonb($3))::text $$;"
         "CREATE FUNCTION public.as_bytes(text) RETURNS bytea LANGUAGE sql AS $$ SELECT convert_to($1, 'UTF8') $$;"
@@ -201,10 +203,16 @@ def _name_for(folder: Path) -> str:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """Copy the database of a folder, if it has one, for a copy of the folder. Nobody may be connected to it."""
-    if _name_for(source) in _made:
-        server().create(_name_for(target), _name_for(source))
-        _made[_name_for(source)] = _made[_name_for(target)] = time.monotonic()
+    """Copy the database of a folder, if it has one, for a copy of the folder; also beside a service that is in it."""
+    name, new = _name_for(source), _name_for(target)
+    if name not in _made:
+        return
+    if server().execute("postgres", "SELECT 1 FROM pg_stat_activity WHERE datname = %s", [name]):
+        for schema in ("curator", "modeler"):
+            dump(server().url(name), url_of(target), schema)
+    else:
+        server().create(new, name)
+    _made[name] = _made[new] = time.monotonic()
 
 
 def settings_for(folder: Path) -> dict[str, str]:

@@ -15,8 +15,8 @@ OWN = {
     """,
     "shared/service_kit": """
         Flashes.take LogArchive._written LogVerification._run Program.do Reply.json Reply.parse
-        SharedLogSummary.check TerminalLines.format Worker.work _load _manifest _read_array _staying add
-        archived_summary check_present problem_of read row_of tags_of view
+        StoredRecords._last_archived StoredRecords.of_kind TerminalLines.format Worker.work _load _manifest
+        _read_array _staying add archived_summary check_present problem_of read row_of tags_of view
     """,
     "curator_service": """
         (module) Accounts.accounting AnswerVersion.units AnswerVersions._published BoundsSearch._drawn

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import cached_property, partial
-from itertools import starmap
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +36,6 @@ from service_kit.context.log_summaries import (
     Part,
     PrincipalLogSummary,
     RowDigest,
-    SharedLogSummary,
     StatefulSummary,
     summarize,
 )
@@ -69,7 +68,6 @@ def findings(
     summaries: list[LogSummary] = [
         erased,
         PrincipalLogSummary(),
-        SharedLogSummary(),
         _DatasetLogSummary(erased, files),
         StudyLogSummary(),
         _AdvisoryLogSummary(),
@@ -384,7 +382,7 @@ class _OrderLogSummary:
 class _ReplyLogSummary:
     """Stored replies to modelers: the first under each key, which every later one must repeat."""
 
-    kinds = None
+    kinds, staying_kinds = None, ()
 
     def __init__(self, db: Connection) -> None:
         self._stored = stored_replies.Answers(db)
@@ -462,7 +460,7 @@ class _ChargedQuery:
 class _LedgerLogSummary:
     """Charges and refusals of studies, and the queries that were charged."""
 
-    kinds = None
+    kinds, staying_kinds = None, ()
 
     def __init__(self, db: Connection) -> None:
         self._db = db
@@ -943,11 +941,14 @@ class InboxLogSummary:
     """Queries that people or a system measure, as the log describes them."""
 
     kinds: ClassVar[None] = None
+    staying_kinds: ClassVar[tuple[str, ...]] = (*BATCHES, "query.answered", "retention.swept")
 
     erased: ErasureLogSummary
     queries: dict[str, str] = field(default_factory=dict)
-    """The study of each."""
-    lost: set[str] = field(default_factory=set)
+    """The study of each, in their order; of archived ones, once their rows are compared with the digest of these."""
+    archived: RowDigest = field(default_factory=RowDigest)
+    lost: int = 0
+    """How many queries, the first ones, get no more versions."""
     batches: list[tuple[int, str, str]] = field(default_factory=list)
     """The last entry of each batch, its query, and the digest of its entries."""
     versions: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -957,14 +958,14 @@ class InboxLogSummary:
 
     def state(self) -> Json:
         """The state after archived records."""
-        state = {"queries": self.queries, "lost": sorted(self.lost), "batches": self.batches}
-        return state | {"versions": self.versions, "corrections": self.corrections}
+        for name, study in self.queries.items():
+            self.archived.add(f"{name} {study}".encode())
+        self.queries.clear()
+        return {"queries": asdict(self.archived), "lost": self.lost, "corrections": self.corrections}
 
     def load(self, state: Json) -> None:
         """Go on after archived records with this state."""
-        self.queries, self.lost = state["queries"], set(state["lost"])
-        self.batches = [tuple(batch) for batch in state["batches"]]
-        self.versions.update({name: [tuple(each) for each in seen] for name, seen in state["versions"].items()})
+        self.archived, self.lost = RowDigest(**state["queries"]), state["lost"]
         self.corrections.update(state["corrections"])
 
     def follow(self, record: Json) -> None:
@@ -983,7 +984,7 @@ class InboxLogSummary:
         elif kind == "retention.swept":
             self._sweep(dict(details.get("batches", [])))
         elif kind == "log.restored":
-            self.lost |= self.queries.keys()
+            self.lost = self.archived.count + len(self.queries)
 
     def _batch(self, details: Json) -> None:
         last = self.batches[-1][0] if self.batches else 0
@@ -1002,11 +1003,22 @@ class InboxLogSummary:
     def check(self, db: Connection) -> Iterator[LogBroken]:
         """Raise LogBroken if a row of a table differs from the log."""
         yield from ()
+        self._check_archived(db)
         last = self._check_entries(db)
         waiting = self._check_measurements(db, last)
         released = _released(db)
         self._check_queries(db, waiting, released)
         self._check_published(db, released)
+
+    def _check_archived(self, db: Connection) -> None:
+        """Check the queries of archived records, the first ones, and take their studies from their rows."""
+        stored, rows = RowDigest(), store.every(db, inbox_store.inquiries)
+        archived = {row.query_id: row.study_id for row in islice(rows, self.archived.count)}
+        for name, study in archived.items():
+            stored.add(f"{name} {study}".encode())
+        if stored != self.archived:
+            raise LogBroken(f"the first {self.archived.count} queries of the inbox are not those of the log")
+        self.queries = archived | self.queries
 
     def _check_entries(self, db: Connection) -> dict[str, Entry]:
         """Check each entry against the digest of its batch; return the last entry about each measurement."""
@@ -1061,13 +1073,13 @@ class InboxLogSummary:
     def _check_queries(
         self, db: Connection, waiting: Counter[str], released: dict[str, list[list[tuple[int, int]]]]
     ) -> None:
-        missing = set(self.queries.keys())
+        missing, lost_queries = set(self.queries), set(islice(self.queries, self.lost))
         for row in starmap(MeasuredQuery, store.every(db, inbox_store.inquiries)):
-            if row.query_id not in missing:
+            if row.query_id not in missing or self.queries[row.query_id] != row.study_id:
                 raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
             missing.discard(row.query_id)
             versions = released.get(row.query_id, [])
-            lost = inbox_store.LOST if row.query_id in self.lost else 0
+            lost = inbox_store.LOST if row.query_id in lost_queries else 0
             lost = inbox_store.GONE if self._is_erased(row.query_id) else lost
             state = (waiting.get(row.query_id, 0), len(versions), len(self.versions[row.query_id]), lost)
             if (row.open, row.begun, row.version, row.lost) != state:

@@ -20,7 +20,7 @@ from blindopt.wire import AuditEntry
 _UNRECORDED = (401, 404, 413, 429, 500, 502, 503)
 """Statuses of refusals that precede any write: they are not in the shared log."""
 
-_NOTES = ("checkpoint", "receipt", "countersignature", "archived")
+_NOTES = ("checkpoint", "receipt", "countersignature", "archived", "segment")
 
 
 class Line(BaseModel):
@@ -32,7 +32,9 @@ class Line(BaseModel):
     key: str | None = Field(None, description="C2SP verifier key: of the service, or pinned for the subject.")
     subject: str | None = Field(None, description="The study or grant that a key was pinned for.")
     kind: str | None = Field(
-        None, description="checkpoint, receipt, countersignature; archived: the checkpoint of all archived records."
+        None,
+        description="checkpoint, receipt, countersignature; archived: of all archived records, or a grant's last; "
+        "segment: the name of one that has exchanges of the grant.",
     )
     grant_id: str | None = None
     note: str | None = None
@@ -48,7 +50,7 @@ class Export:
     shared: dict[str, list[Entry]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     notes: list[tuple[str, str | None, str]] = field(default_factory=list)
-    """(kind, grant or None for the party's own log, note)"""
+    """(kind, grant or None for the party's own log, note, or the name of a segment)"""
 
     def exchanges(self, grant: str) -> list[Json]:
         """Return the exchanges of a grant's shared log."""
@@ -207,7 +209,8 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
         if not theirs and _is_anothers(curator, modeler, grant):
             continue
         if (settled := min(ours, default=0)) and not _have_equal_roots(curator, modeler, grant, settled):
-            what = "no root that both have, and the curator has archived the exchanges before: compare its segments"
+            names = ", ".join(curator.of_kind("segment", grant))
+            what = f"no root that both have, and the curator has archived the exchanges before: compare its {names}"
             differences.append(Difference(f"{grant} size {settled + 1}", what))
         theirs = {position: exchange for position, exchange in theirs.items() if position >= settled}
         compared += max([*ours, *theirs], default=-1) + 1

@@ -3,16 +3,24 @@
 What a log of a million records needs is held in arrays, some 100 bytes a record.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blindopt.audit.checkpoints import Checkpoint, Verifier, parse_unverified
-from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json, LogWalk, exchange_leaf, grow, root
+from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier, parse_unverified
+from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json, LogWalk, exchange_leaf, grow, leaf_hash, root
 from blindopt.audit.numbered_digests import NumberedDigests
 from blindopt.errors import LogBroken
+
+_LAST_ARCHIVED = re.compile(r"blindopt last archived exchange\n(.+)\n(\d{1,18})\n([0-9a-f]{64})\n([0-9a-f]*)\n")
+
+
+def last_archived(signer: Signer, grant: str, position: int, leaf: str, peaks: str) -> str:
+    """The signed note of a grant's last archived exchange: its hash, and the frontier of the shared log after it."""
+    return signer.sign_text(f"blindopt last archived exchange\n{grant}\n{position}\n{leaf}\n{peaks}\n")
 
 
 class Records(Protocol):
@@ -108,19 +116,32 @@ class Verification:
             yield entry.record
         self._head, self._walk = walk.end(roots.last), None
         _check_covered(signed, self.head.size)
-        if self._only_own:
-            return
-        broken: dict[str, str] = {}
-        for grant in sorted(self._exchanges.keys() | self._export.grants()):
+        broken = dict(self._archived_faults())
+        for grant in () if self._only_own else sorted(self._exchanges.keys() | self._export.grants()):
             exchanges = self._exchanges.get(grant, _Exchanges())
             if self.since and not exchanges.leaves:
                 continue  # nothing of it is in the records that were verified
             try:
                 self._verify_shared(grant, exchanges)
             except LogBroken as error:
-                broken[grant] = f"shared log {grant}: {error}"
+                broken.setdefault(grant, f"shared log {grant}: {error}")
         for grant, fault in broken.items():
             raise LogBroken(fault, about=grant, others=list(broken))
+
+    def _archived_faults(self) -> Iterator[tuple[str, str]]:
+        """Yield each grant whose last archived exchange, which stays in the shared log, was changed or is missing."""
+        key = Verifier.parse(self._export.key)
+        for grant in sorted(self._export.grants()):
+            for note in self._export.of_kind("archived", grant):
+                match = _LAST_ARCHIVED.fullmatch(key.verify_text(note))
+                if match is None or match[1] != grant:
+                    raise LogBroken("a note of the last archived exchange is of another log")
+                _, position, leaf, peaks = match.groups()
+                entry = next(self._export.log(grant, int(position) - 1), None)
+                hashes = [] if entry is None else [leaf_hash(entry.body), entry.leaf, entry.peaks]
+                if entry is None or [entry.seq, *map(bytes.hex, hashes)] != [int(position), leaf, leaf, peaks]:
+                    fault = f"place {position}, its last archived one, was changed or is missing"
+                    yield grant, f"shared log {grant}: {fault}"
 
     def _begin(self, grant: str | None, size: int, signed: Callable[[int], str | None]) -> LogWalk:
         """Begin a walk of a log, after ``size`` records of it."""

@@ -1,18 +1,21 @@
 """The audit trail of a service: records, receipts and checkpoints, verification, and readiness."""
 
 import base64
+import json
 import os
 import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blindopt.audit.checkpoints import Checkpoint, Signer
 from blindopt.audit.merkle_log import Entry, Exchange, Head, sha256
+from blindopt.audit.segments import name_of
+from blindopt.audit.verification import last_archived
 from blindopt.errors import Archived, AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable, Unauthenticated
 from service_kit.background import Background
 from service_kit.context.log_quotas import LogQuotas, counted_as
@@ -69,18 +72,29 @@ class StoredRecords:
 
     def grants(self) -> set[str]:
         """The grants that have a shared log, or receipts: a run may end before the log is fetched that they are of."""
-        return {*audit_log.grants(self._db), *checkpoints.grants(self._db)}
+        return {*audit_log.grants(self._db), *checkpoints.grants(self._db), *self._last_archived}
 
     def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
         """Stream the notes of one kind about one log. Checkpoints are signed now, and the saved one comes last."""
         if kind == "checkpoint":
             yield from self._checkpoints(grant)
-        elif grant is None and kind == "archived" and self._archived is not None:
-            yield self._archived.note
+        elif kind == "archived" and grant is None:
+            yield from () if self._archived is None else [self._archived.note]
+        elif kind == "archived" and grant in self._last_archived:
+            yield last_archived(self._signer, grant, *self._last_archived[grant])
+        elif kind == "segment" and grant is not None:
+            yield from (name_of(row.number) for row in segments.every(self._db) if grant in json.loads(row.positions))
         elif grant is not None and kind == "receipt":
             yield from (row.note for row in checkpoints.receipts(self._db, grant))
         elif grant is not None and kind == "countersignature":
             yield from checkpoints.countersignatures(self._db, grant)
+
+    @cached_property
+    def _last_archived(self) -> dict[str, Any]:
+        """By grant, the last archived exchange, as the summary of the last segment has it."""
+        with suppress(ValueError, LookupError, TypeError):  # the summary is compared with the log by its digest
+            return {} if self._archived is None else dict(json.loads(self._archived.summary)["shared"])
+        return {}
 
     def _checkpoints(self, grant: str | None) -> Iterator[str]:
         if grant is None or self._party == "curator":  # the curator keeps the shared log and signs it

@@ -5,13 +5,12 @@ and one digest of those that stay in the database, and the end of each shared lo
 """
 
 import json
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal, Protocol, cast
 
-from blindopt.audit.merkle_log import Entry, Json, exchange_leaf, grow, leaf_hash, sha256
+from blindopt.audit.merkle_log import Entry, Json, exchange_leaf, grow, sha256
 from blindopt.audit.segments import name_of
 from blindopt.errors import LogBroken
 from service_kit.store import audit_log, segments, tokens, users
@@ -56,6 +55,10 @@ class LogSummary(Protocol):
 class StatefulSummary(LogSummary, Protocol):
     """A summary of records that may be archived."""
 
+    @property
+    def staying_kinds(self) -> Collection[str]:
+        """Kinds of records that its state leaves out, because they stay in the database."""
+
     def state(self) -> Json:
         """All that ``load`` needs to go on; equal after equal records."""
 
@@ -70,7 +73,10 @@ def archived_summary(db: Connection, entries: Iterable[Entry], summaries: Sequen
     """
     staying, shared = RowDigest(), {}
     if (last := segments.LAST.row(db)) is not None:
-        deque(_staying(db, last), maxlen=0)
+        for record in _staying(db, last):
+            for summary in summaries:
+                if record["kind"] in summary.staying_kinds:
+                    summary.follow(record)
         _load(last, summaries)
         before = json.loads(last.summary)
         staying, shared = RowDigest(**before["staying"]), before["shared"]
@@ -133,7 +139,7 @@ def summarize(db: Connection, records: Iterable[Json], summaries: list[LogSummar
             followers = [each for each in enumerate(summaries) if each[1].kinds is None or kind in each[1].kinds]
             by_kind[kind] = followers
         for index, summary in followers:
-            if summary.kinds is None and not stateful:
+            if summary.kinds is None and not stateful and kind not in cast(StatefulSummary, summary).staying_kinds:
                 continue
             try:
                 summary.follow(record)
@@ -227,28 +233,6 @@ class PrincipalLogSummary:
         for user in users.list_all(db):
             if (fault := self.user_fault(user)) is not None:
                 yield LogBroken(fault, about=user.id)
-
-
-class SharedLogSummary:
-    """The last archived exchange under each grant, which stays in the log that both parties share.
-
-    The summary of the last segment has its place, its hash, and the frontier of the shared log there.
-    """
-
-    kinds = ()
-
-    def follow(self, record: Json) -> None:
-        """It follows no record: later exchanges are verified with the shared logs."""
-
-    def check(self, db: Connection) -> Iterator[LogBroken]:
-        """Yield each grant whose exchange was changed or is missing."""
-        last = segments.LAST.row(db)
-        for grant, (position, *digests) in json.loads(last.summary)["shared"].items() if last else ():
-            entry = next(audit_log.walk(db, grant, after=position - 1, limit=1), None)
-            hashes = [] if entry is None else [leaf_hash(entry.body), entry.leaf, entry.peaks]
-            if entry is None or [entry.seq, *(each.hex() for each in hashes)] != [position, digests[0], *digests]:
-                fault = f"shared log {grant}: place {position}, its last archived one, was changed or is missing"
-                yield LogBroken(fault, about=grant, others=[grant])
 
 
 def secret_digest(row: Any) -> str:

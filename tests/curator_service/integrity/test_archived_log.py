@@ -15,7 +15,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from blindopt import wire
-from blindopt.audit import merkle_log
+from blindopt.audit import merkle_log, reconciliation
 from blindopt.audit import segments as files
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import sha256
@@ -27,7 +27,8 @@ from curator_service.integrity import log_checks
 from service_kit.context import log_archive as archiving
 from service_kit.store import audit_log, schema, segments
 from service_kit.store.base import utc_now
-from tests.builders import a_study
+from tests import postgres
+from tests.builders import BY_HAND, COLUMN, a_study
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
@@ -36,17 +37,20 @@ RECORDS = 16
 OLD = timedelta(days=91)
 
 
-def study(dataset):
+def study(dataset, measurement=COLUMN):
     answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=9.0)
-    return a_study(dataset_id=dataset, columns="ab", upper=40.0, answers=answers)
+    return a_study(dataset_id=dataset, columns="ab", upper=40.0, answers=answers, measurement=measurement)
 
 
 class Archived(InProcessCurator):
     """A curator with a study, whose log is archived after 90 days in segments of 16 records."""
 
+    measurement: wire.MeasurementSpec = COLUMN
+    later = -timedelta(days=400)  # PostgreSQL deletes no record that is young by the server's clock
+
     def __init__(self, folder):
         super().__init__(folder, retention_log_days=90)
-        self.study = self.open(CSV, study)
+        self.study = self.open(CSV, partial(study, measurement=self.measurement))
 
     @property
     def archive(self):
@@ -155,7 +159,7 @@ EDITS = {
     "the summary": ("UPDATE segments SET summary = replace(summary, 'plays', 'play') WHERE summary > ''", "summary"),
     "it is no bytes": ("UPDATE log SET body = 'x' WHERE seq = 3", "is none: its body is not a JSON object"),
     "the checkpoint": (
-        "UPDATE segments SET note = (SELECT note FROM segments) WHERE summary > ''",
+        "UPDATE segments SET note = (SELECT note FROM segments WHERE number = 0) WHERE summary > ''",
         "record 15 is missing",
     ),
     "an earlier digest": (
@@ -223,6 +227,17 @@ def test_a_second_answer_or_charge_of_an_archived_query_is_found(prepared, tmp_p
     assert any("lacks the last of" in finding for finding in faults), faults
 
 
+def exported(copy, folder):
+    """Verify the export of a copy, without its database."""
+    copy.open()
+    with copy.curator.context.database.read() as db:
+        (folder / "export").write_text("".join(reconciliation.write(copy.curator.context.audit_trail.export(db))))
+    copy.close()
+    export = reconciliation.read(folder / "export")
+    reconciliation.verify_export(export)
+    return export
+
+
 LAST_SHARED = {
     "its body": "UPDATE shared SET body = CAST(replace(body, '/v1/', '/v2/') AS BLOB)",
     "it is no bytes": "UPDATE shared SET body = 'x'",
@@ -241,13 +256,67 @@ def test_an_edit_of_the_last_exchange_of_a_quiet_grant_is_found_and_no_receipt_f
     if not has_files:
         shutil.rmtree(copy.folder / "data" / "archive")
     assert copy.findings() == {}
+    [grant] = json.loads(next(row.positions for row in every(quiet) if row.positions != "{}"))
+    names = [files.name_of(row.number) for row in every(quiet) if grant in json.loads(row.positions)]
+    assert list(exported(copy, tmp_path).of_kind("segment", grant)) == names
     copy.edit(LAST_SHARED[name])
     [(finding, grant)] = copy.findings().items()
     assert finding == f"shared log {grant}: place 19, its last archived one, was changed or is missing"
+    with pytest.raises(LogBroken, match=finding):
+        exported(copy, tmp_path)
     copy.open()
     with pytest.raises(RecordChanged):
         copy.curator.context.audit_trail.check_named(grant)
     copy.close()
+
+
+class Measured(Archived):
+    """Its study is measured by people, who correct the first answer."""
+
+    measurement = BY_HAND
+
+    def grow(self, count):
+        for row in range(count):
+            query = self.ask(self.study, [row % 40])
+            self.enter("answer", query, self.items(query), float(row % 7))
+            if row == 0:
+                self.enter("correct", query, self.items(query), 6.0)
+
+
+INBOX_EDITS = {
+    "the study of a query": "UPDATE inquiries SET study_id = 'std_0123456789abcdef' WHERE seq = 2",
+    "a query": "DELETE FROM inquiries WHERE seq = 3",
+    "an entry": "UPDATE entries SET value = 5.5 WHERE seq = 3",
+    "an answer that was sent": "UPDATE revisions SET body = replace(body, 'answered', 'Answered') WHERE seq = 1",
+    "a correction": "DELETE FROM rounds WHERE version = 2",
+    "a measurement": "UPDATE measurements SET row = 39 WHERE seq = 2",
+}
+
+
+def test_the_summary_does_not_grow_with_measured_queries_and_their_rows_are_still_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(archiving, "RECORDS", RECORDS)
+    curator = Measured(tmp_path / "made")
+    lengths, counts = [], []
+    for _ in range(2):
+        curator.grow(12)
+        curator.age()
+        assert curator.archive.seal_all() >= 2
+        state = json.loads(every(curator)[-1].summary)["states"]["InboxLogSummary"]
+        lengths.append(len(json.dumps(state)))
+        counts.append(state["queries"]["count"])
+    assert counts[1] > counts[0] > 2
+    assert lengths[1] - lengths[0] <= 40  # a corrected query, and a digit
+    curator.grow(1)
+    curator.close()
+    prepared = curator.settings.data_dir.parent, {}, {}
+    for has_files in (True, False):
+        if not has_files:
+            shutil.rmtree(curator.settings.data_dir / "archive")
+        assert Copy(prepared, tmp_path / f"sound-{has_files}").findings() == {}
+        for name, statement in INBOX_EDITS.items():
+            copy = Copy(prepared, tmp_path / f"{name}-{has_files}")
+            copy.edit(statement)
+            assert copy.findings() != {}, (name, has_files)
 
 
 # --- files ------------------------------------------------------------------------------------------
@@ -353,7 +422,8 @@ def test_a_segment_made_by_hand_with_the_right_digest_and_a_wrong_record_is_foun
 def test_without_a_file_the_tables_are_compared_with_the_summary_and_verify_says_so(archived):
     run = partial(subprocess.run, capture_output=True, text=True, check=False)
     command = [sys.executable, "-m", "curator_service", "audit", "verify"]
-    environment = os.environ | {"BLINDOPT_CURATOR_DATA_DIR": str(archived.settings.data_dir)}
+    settings = {"DATA_DIR": str(archived.settings.data_dir), **postgres.settings_for(archived.settings.data_dir)}
+    environment = os.environ | {f"BLINDOPT_CURATOR_{name}": value for name, value in settings.items()}
     whole = run(command, env=environment)
     assert whole.returncode == 0, whole.stderr
     assert "verified from their files" in whole.stdout
@@ -505,6 +575,7 @@ def test_a_charged_query_without_its_answer_is_not_drawn_again_where_its_charge_
     copy = Copy((curator.settings.data_dir.parent, {"study": curator.study}, {"modeler": token}), tmp_path)
     copy.edit("DELETE FROM replies WHERE idempotency_key = 'old'")
     copy.open()
+    copy.curator.later = curator.later
     refused(copy.curator.send("modeler", "POST", path, key="old", json=body))
     copy.close()
 
@@ -567,11 +638,12 @@ def test_segments_verify_after_a_change_of_the_log_key(archived, tmp_path, monke
 
 def test_a_segment_waits_for_the_countersignatures_of_live_grants_or_thirty_days(curator):
     curator.grow(20)
+    granted = curator.later
     curator.later += timedelta(days=20)
     archive = archiving.LogArchive(curator.context, 10, log_checks.archivable)
     assert archive.seal_all() == 0  # the grant is live, and its modeler has signed nothing
     sealed = curator.later
-    curator.later = timedelta(days=39)
+    curator.later = granted + timedelta(days=39)
     assert archive.seal_all() == 0
     curator.later = sealed + timedelta(days=21)
     assert archive.seal_all() >= 2

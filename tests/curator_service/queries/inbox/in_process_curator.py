@@ -21,11 +21,12 @@ from service_kit.store.base import utc_now
 class InProcessCurator:
     """A curator over ASGI, and requests to it in any role."""
 
+    later = timedelta()
+    """How far the curator's clock is ahead of the machine's."""
+
     def __init__(self, folder: Path, *, recovers: bool = True, **settings: Any) -> None:
         """``recovers``: what was interrupted is ended at once, as if the log were verified."""
         self._recovers = recovers
-        self.later = timedelta()
-        """How far the curator's clock is ahead of the machine's."""
         self.settings = Settings(data_dir=folder / "data", **settings)
         self.open_folder()
         self.tokens = {

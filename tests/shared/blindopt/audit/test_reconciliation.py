@@ -69,6 +69,7 @@ def archived(curator: Export, size: int) -> Export:
     export = dataclasses.replace(curator, own=curator.own[size - 1 :], notes=list(curator.notes))
     export.shared = {GRANT: curator.shared[GRANT][size - 1 :]}
     export.notes.append(("archived", None, note(CURATOR, head_of(curator.own, size))))
+    export.notes.append(("segment", GRANT, "log-000007.jsonl.gz"))
     return export
 
 
@@ -80,15 +81,16 @@ def test_one_root_at_the_last_archived_exchange_settles_all_before_it(size, tmp_
         assert differences(export, modeler) == []
     changed = [exchange(0, status=200), *exchanges[1:]]
     forked, _ = pair(changed, ())
-    [where, *_] = differences(archived(forked, size), modeler)
+    [where, *_] = differences(_written(archived(forked, size), tmp_path), modeler)
     assert where.where == f"{GRANT} size {size}"
-    assert "no root that both have" in where.what
+    assert where.what.startswith("no root that both have")
+    assert where.what.endswith("compare its log-000007.jsonl.gz")
 
 
 def test_an_export_whose_archived_checkpoint_is_of_another_history_does_not_verify():
     curator, _ = pair([exchange(position) for position in range(8)], ())
     export = archived(curator, 5)
-    export.notes[-1] = ("archived", None, note(CURATOR, head_of(entries_of([b"{}"] * 5))))
+    export.notes[-2] = ("archived", None, note(CURATOR, head_of(entries_of([b"{}"] * 5))))
     with pytest.raises(LogBroken, match="the first 5 records are not those"):
         verify_export(export)
 

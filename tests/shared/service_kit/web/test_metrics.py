@@ -24,7 +24,7 @@ WITHOUT_LABELS = (
     "blindopt_replication_lag_bytes", "blindopt_log_checkpoint_age_seconds", "blindopt_database_bytes",
     "blindopt_disk_bytes", "blindopt_disk_free_bytes", "blindopt_budget_share_max", "blindopt_commit_seconds_count",
     "blindopt_commit_seconds_sum", "blindopt_figures_unread_total", "blindopt_log_bytes_total",
-    "blindopt_log_quota_share_max", "blindopt_log_quota_refused_total",
+    "blindopt_log_quota_share_max", "blindopt_log_quota_refused_total", "blindopt_log_archive_failed",
 )  # fmt: skip
 LABELS = {name: set() for name in WITHOUT_LABELS} | {
     "blindopt_requests_total": {"method", "route", "status"},
