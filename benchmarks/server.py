@@ -45,6 +45,24 @@ class Server:
 
 
 @contextmanager
+def memory_group(mebibytes: int) -> Iterator[Path | None]:
+    """Make a group of processes that have so much memory together, as a container has; None without the right to."""
+    old = Path("/sys/fs/cgroup/memory")
+    group = (old if old.exists() else old.parent) / f"bench-{os.getpid()}"
+    try:
+        group.mkdir()
+        limit = "memory.limit_in_bytes" if old.exists() else "memory.max"
+        (group / limit).write_text(str(mebibytes << 20), encoding="utf-8")
+    except OSError:
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+@contextmanager
 def scratch() -> Iterator[Path]:
     """Make a temporary folder on the project's disk: /tmp may be in memory, where a durable commit costs nothing."""
     out = Path(__file__).parent.parent / "out"
@@ -82,9 +100,9 @@ def floor(folder: Path, module: Literal["floor", "straight_line"] = "floor") -> 
 
 
 @contextmanager
-def curator(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
-    """Start a curator with its own data folder; yield it and the owner's token."""
-    with _service("curator", folder, settings) as service:
+def curator(folder: Path, settings: dict[str, str], group: Path | None = None) -> Iterator[tuple[Server, str]]:
+    """Start a curator with its own data folder, in a group of processes; yield it and the owner's token."""
+    with _service("curator", folder, settings, group) as service:
         yield service
 
 
@@ -96,7 +114,9 @@ def modeler(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, st
 
 
 @contextmanager
-def _service(name: str, folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
+def _service(
+    name: str, folder: Path, settings: dict[str, str], group: Path | None = None
+) -> Iterator[tuple[Server, str]]:
     port, token = _free_port(), folder / f"{name}-first-token"
     prefix = f"BLINDOPT_{name.upper()}_"
     chosen = {
@@ -104,15 +124,18 @@ def _service(name: str, folder: Path, settings: dict[str, str]) -> Iterator[tupl
         f"{prefix}PORT": str(port),
         f"{prefix}FIRST_TOKEN_FILE": str(token),
     }
-    with _started([f"{name}_service", "serve"], chosen | settings, port, folder / f"{name}.log") as server:
+    with _started([f"{name}_service", "serve"], chosen | settings, port, folder / f"{name}.log", group) as server:
         yield server, token.read_text()
 
 
 @contextmanager
-def _started(module: list[str], settings: dict[str, str], port: int, log: Path) -> Iterator[Server]:
+def _started(
+    module: list[str], settings: dict[str, str], port: int, log: Path, group: Path | None = None
+) -> Iterator[Server]:
+    joins = [] if group is None else ["sh", "-c", f'echo $$ > {group / "cgroup.procs"} && exec "$@"', "-"]
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", *module],
+            [*joins, sys.executable, "-m", *module],
             env=environment(settings),
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.filled_curator import BATCH, QUOTA, FilledCurator
-from benchmarks.server import Server, bare, curator, modeler, scratch
+from benchmarks.server import Server, bare, curator, memory_group, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.client import StudyClient
@@ -20,6 +20,8 @@ from blindopt.wire.answer import NONE
 
 REPEATS = 5
 RECORDS = 10_000
+LIMIT_MIB = 512
+"""Of a curator beside a log, with the processes that it starts: beyond it the kernel ends one of them."""
 _IDLE = 0.05
 """Processor time in a second of a service that does nothing."""
 _LOADED_S = 10.0
@@ -40,12 +42,13 @@ def filled(folder: Path, records: int) -> tuple[str, str]:
     return study, grant.token
 
 
-def beside_log(folder: Path, study: str, token: str) -> list[float]:
+def beside_log(folder: Path, study: str, token: str, group: Path | None) -> list[float]:
     """Processor time and memory of the service until it is ready, and at rest after its first charge.
 
     At rest: what it loads in the background is there, whether the charge had to wait for a verification or not.
     """
-    with curator(folder, {"BLINDOPT_CURATOR_LOG_BYTES_PER_GRANT_DAY": str(QUOTA)}) as (server, _):
+    settings = {"BLINDOPT_CURATOR_LOG_BYTES_PER_GRANT_DAY": str(QUOTA)}
+    with curator(folder, settings, group) as (server, _):
         measured = [server.cpu_seconds(), server.memory_mib()]
         with StudyClient(server.url, token, study, patience_s=120.0) as client:
             client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=7)]), key=secrets.token_hex(16))
@@ -60,14 +63,16 @@ def beside_log(folder: Path, study: str, token: str) -> list[float]:
 def of_logs(longest: int) -> Table:
     """Start a curator beside logs of several lengths."""
     rows: list[list[Cell]] = []
-    for records in sorted({0, min(10_000, longest), longest}):
-        with scratch() as folder:
-            study, token = filled(folder / "curator-data", records)
-            samples = [beside_log(folder, study, token) for _ in range(REPEATS)]
-            rows.append([f"{records:,} records", *(float(np.median(column)) for column in zip(*samples, strict=True))])
-    title = "A start of a curator beside a log, and its first charge"
+    with memory_group(LIMIT_MIB) as group:
+        for records in sorted({0, min(10_000, longest), longest}):
+            with scratch() as folder:
+                study, token = filled(folder / "curator-data", records)
+                samples = [beside_log(folder, study, token, group) for _ in range(REPEATS)]
+            medians = (float(np.median(column)) for column in zip(*samples, strict=True))
+            rows.append([f"{records:,} records", *medians])
+    limit = "" if group is None else f", in {LIMIT_MIB} MiB with all its processes"
     heads = ["log", "ready: CPU s", "ready: MiB", "after a charge: CPU s", "after a charge: MiB"]
-    return Table(title, heads, rows)
+    return Table(f"A start of a curator beside a log, and its first charge{limit}", heads, rows)
 
 
 def tables(longest: int) -> list[Table]:

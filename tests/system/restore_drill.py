@@ -1,22 +1,27 @@
 """A restore, rehearsed: ``python -m tests.system.restore_drill`` prints how long each step takes.
 
 The curator's log gets as many records as are wanted, and is backed up beside a writer. Its log key is rotated. Then
-it is restored on an empty machine with the secrets of the backup's time, in PostgreSQL too if there is a server. It
-must verify, and say the same as the modeler of what both did.
+it is restored on an empty machine with the secrets of the backup's time, also as an earlier version made it, and in
+PostgreSQL if there is a server. It must verify, and say the same as the modeler of what both did.
 """
 
 import argparse
+import json
 import shutil
+import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.filled_curator import FilledCurator
 from blindopt import wire
 from blindopt.audit import reconciliation
 from blindopt.client import Owner, Vendor
+from blindopt.formats.npy_files import digest
+from service_kit.cli.backup import MANIFEST
 from tests import postgres
 from tests.builders import a_run
 from tests.conftest import Service, Small
@@ -50,11 +55,14 @@ def drill(folder: Path, records: int, small: Small) -> dict[str, float]:
         shutil.copytree(curator.data / "secrets", folder / "secrets")
         assert checks.command(curator, "key", "rotate", "log")[0] == 0  # the keys of now are others
         theirs = reconciliation.read(checks.export(modeler, folder))
-        for engine in ("SQLite", "PostgreSQL") if postgres.why_not() is None else ("SQLite",):
+        _as_of_schema_18(folder / "backup", folder / "older")
+        for engine, backup in (("SQLite", "backup"), ("SQLite, from schema 18", "older"), ("PostgreSQL", "backup")):
+            if engine == "PostgreSQL" and postgres.why_not() is not None:
+                continue
             data = folder / engine
             settings = {"DATABASE_URL": postgres.url_of(data)} if engine == "PostgreSQL" else {}
             party, export = Party("curator", data, settings), folder / f"{engine}.jsonl"
-            restore = ("restore", str(folder / "backup"), "--secrets", str(folder / "secrets"))
+            restore = ("restore", str(folder / backup), "--secrets", str(folder / "secrets"))
             timed(f"restore into {engine}", lambda party=party, restore=restore: party.command(*restore))
             timed(f"verify in {engine}", lambda party=party: party.command("audit", "verify"))
             status, output = party.command("audit", "export")
@@ -68,6 +76,18 @@ def drill(folder: Path, records: int, small: Small) -> dict[str, float]:
         for service in (curator, modeler):
             service.kill()
     return seconds
+
+
+def _as_of_schema_18(backup: Path, target: Path) -> None:
+    """A copy of a backup, as the version before archiving made it."""
+    shutil.copytree(backup, target)
+    database, manifest = target / "curator.sqlite", target / MANIFEST
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("DROP TABLE segments")
+        db.execute("PRAGMA user_version = 18")
+    described = json.loads(manifest.read_text(encoding="utf-8"))
+    described["files"][database.name] = digest(database)
+    manifest.write_text(json.dumps(described), encoding="utf-8")
 
 
 class _Writer:

@@ -22,6 +22,7 @@ from blindopt.client import Owner, Vendor
 from blindopt.errors import Remote, Unreachable
 from blindopt.formats import npy_files
 from curator_service.datasets.readings import SMALL_BYTES
+from tests import beside
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import UNNAMED, Shot, arm, shots
@@ -505,6 +506,35 @@ def test_a_modeler_verifies_while_it_does_not_know_yet_what_was_lost(parties, sm
     lines = exported.read_text().splitlines(keepends=True)
     exported.write_text("".join(lines[:-1]))  # the newest grant's may be another: any tail will do
     assert checks.command(modeler, "audit", "verify", str(exported))[0] == 3
+
+
+@pytest.mark.slow(sibling="test_runs_that_kills_interrupt_end_as_if_none_had")
+def test_a_run_over_its_budget_of_bytes_that_kills_interrupt_ends_in_words_and_charges_nothing_twice(
+    parties, small, dataset
+):
+    study, modeler = _opened(parties, small, dataset), parties.modeler
+    Shot("answered.after-commit", 3).aim(parties.control(modeler))
+    with parties.vendor() as vendor:
+        run = vendor.start(_run_of(parties, study)).id
+        for point in ("ended.before-commit", "ended.after-commit"):
+            _wait_for(lambda: parties.has_died(modeler))
+            with contextlib.closing(beside.connect(modeler.data / "modeler.sqlite")) as db:
+                db.execute("UPDATE runs SET stored_bytes = ? WHERE id = ?", (256 << 20, run))
+                db.commit()
+            Shot(point).aim(parties.control(modeler))
+            modeler.process = modeler.spawn()
+        _wait_for(lambda: parties.has_died(modeler))
+        assert [shot["point"] for shot in shots(parties.control(modeler))[1:]] == [
+            "ended.before-commit",
+            "ended.after-commit",
+        ]
+        modeler.start()
+        ended = vendor.wait(run, timeout_s=PATIENCE_SECONDS)
+    assert (ended.state, ended.problem.code) == ("failed", "curator_sent_too_much")
+    assert [_facts(parties, f"{run}:{number}") for number in (1, 2, 3)] == ["chosen charged answered stored"] * 3
+    assert parties.curator.rows("SELECT count(*) FROM queries") == [(3,)]
+    for service in (parties.curator, modeler):
+        checks.check_service(service)
 
 
 # --- the owner's side -------------------------------------------------------------------------------
