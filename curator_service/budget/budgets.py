@@ -1,7 +1,8 @@
 """Charges: each checked against every cap, then written to the log, the ledger and the notices, in one transaction."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, Protocol
@@ -322,16 +323,19 @@ class Budgets:
         the grant's log quota are counted for the answer. Raises RecordChanged.
         """
         spec, file = released.spec, self.of_file(db, released.spec.dataset_id)
+        refined = ledger_lines.refined_rows(db, released.study_id) if spec.refine is not None else ()
         try:
             before, balances = _before(db, released, rows)
-            charges = ledger.charge_answers(spec, before, rows, balances, released.rows_of_person)
+            charges = ledger.charge_answers(spec, before, rows, balances, released.rows_of_person, refined)
             if charges:
                 file.check_answers(released, charges, 1)
         except BudgetExhausted as refusal:
-            refused = self.refuse(db, grant.actor, released.study_id, spec, refusal, rows)
+            refused = self.refuse(db, grant.actor, released.study_id, spec, refusal, rows, refined)
             self._context.audit_trail.quotas.add(db, grant.id, refused.size)
             return refusal_for_grant(db, released.study_id, grant.id, spec, rows)
-        details = {"query_id": query_id, "rows": [list(row) for row in rows]}
+        details: dict[str, Any] = {"query_id": query_id, "rows": [list(row) for row in rows]}
+        if fresh := [charge.row for charge in charges[len(rows) :]]:
+            details["refined"] = fresh
         charged = self._add(db, grant.actor, released.study_id, spec, "answers", charges, details)
         self._context.audit_trail.quotas.add(db, grant.id, charged.size + reserved)
         return charged.at
@@ -365,11 +369,17 @@ class Budgets:
         spec: wire.StudyCreate,
         refusal: BudgetExhausted,
         rows: Sequence[tuple[int, int]] | None = None,
+        refined: Collection[int] = (),
     ) -> audit_log.Appended:
-        """Record the refusal of a query of ``rows`` (row, plays), or of the release (None): it costs nothing."""
+        """Record the refusal of a query of ``rows`` (row, plays), or of the release (None): it costs nothing.
+
+        ``refined``: the rows that were refined before.
+        """
         prices, row = Prices.of(spec), refusal.row
-        requested = [] if rows is None else [plays for other, plays in rows if row in (None, other)]
+        of_cap = [item for item in rows or () if row in (None, item[0])]
+        requested = [plays for _, plays in of_cap]
         cost = prices.release if rows is None else sum(map(prices.cost, requested))
+        cost += prices.refine and prices.refine * len(ledger.unrefined(of_cap, refined))
         row_balance = (
             RowBalance() if row is None else ledger_lines.row_balances(db, study_id, [row]).get(row, RowBalance())
         )
@@ -393,7 +403,9 @@ class Budgets:
         """Write charges that passed every cap to the log, the ledger and the notices."""
         logged = {"study_id": study_id, "epsilon": text(sum(charge.cost for charge in charges)), **details}
         appended = audit_log.append(db, "charge", actor=actor, now=self._context.clock(), details=logged)
-        table.add(db, study_id, kind, charges, query_id=details.get("query_id"), at=appended.at)
+        query_id, of_kind = details.get("query_id"), len(charges) - len(details.get("refined", ()))
+        table.add(db, study_id, kind, charges[:of_kind], query_id=query_id, at=appended.at)
+        table.add(db, study_id, "refine", charges[of_kind:], query_id=query_id, at=appended.at)
         note_caps(db, self._context.outbox, study_id, spec, charges)
         return appended
 
@@ -445,13 +457,16 @@ def refusal_for_grant(
     show either which rows have the same person.
     """
     prices, plays = Prices.of(spec), sum(n for _, n in rows)
-    of_cap = None if prices.of_pairs else [row for row, _ in rows]
+    of_cap = None if prices.of_pairs or prices.refine else [row for row, _ in rows]
     of_grant, of_rows = ledger_lines.of_grant(db, study_id, grant_id, of_cap)
+    if prices.refine:  # as if it had paid the second draw of each record that it queried
+        of_rows = {row: replace(old, total=old.total + prices.refine) for row, old in of_rows.items()}
+        of_grant = replace(of_grant, total=of_grant.total + prices.refine * len(of_rows))
     try:
-        ledger.charge_answers(spec, of_grant, rows, of_rows)
+        ledger.charge_answers(spec, of_grant, rows, of_rows, refined=of_rows.keys())
     except BudgetExhausted as refusal:
         cap, grant_used, limit = (str(refusal.budget[name]) for name in ("cap", "spent", "limit"))
-        after = units(grant_used) + (units("1") if cap == "queries" else prices.answer)
+        after = units(grant_used) + (units("1") if cap in ("queries", "refine.persons") else prices.answer)
         return BudgetExhausted(
             cap,
             requested=str(refusal.budget["requested"]),

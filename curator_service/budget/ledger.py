@@ -4,13 +4,13 @@ Pure composition. A decision depends on the history of requests alone, never on 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from blindopt.errors import BudgetExhausted, StateConflict
 from blindopt.values import value
-from blindopt.wire import StudyCreate, TuningCaps
+from blindopt.wire import Refine, StudyCreate, TuningCaps
 from blindopt.wire.base import GuaranteeKind
 from curator_service.privacy.prices import Prices, RowsOfPerson, alone, exact, exact_sum, text, units
 
@@ -96,17 +96,37 @@ def charge_answers(
     rows: Sequence[tuple[int, int]],
     balances: Mapping[int, RowBalance],
     rows_of_person: RowsOfPerson = alone,
+    refined: Collection[int] = (),
 ) -> list[Charge]:
     """The charges for measuring ``rows`` (row, plays), a line for each. Raises BudgetExhausted, without a charge.
 
     ``balances`` has every row with earlier answers that is a requested one or of the same person; of groups, every one.
+    Where measured records leave once more, a line of each that is not among those ``refined`` before comes last.
     """
     budget, prices = spec.budget, Prices.of(spec)
     if budget.queries is not None and before.plays + (plays := sum(n for _, n in rows)) > budget.queries:
         used_text = str(before.plays)
         raise BudgetExhausted("queries", requested=str(plays), spent=used_text, limit=str(budget.queries))
     ordered = [(row, n, 1, prices.cost(n)) for row, n in rows]
+    if spec.refine is not None:
+        fresh = unrefined(rows, refined)
+        _check_persons(spec.refine, fresh, refined, rows_of_person)
+        ordered += [(row, 0, 0, prices.refine) for row in fresh]
     return _charge(spec, prices, before, ordered, balances, rows_of_person, again=0)
+
+
+def unrefined(rows: Iterable[tuple[int, int]], refined: Collection[int]) -> list[int]:
+    """The rows among ``rows`` (row, plays) that were not refined before, each once."""
+    return [row for row in dict.fromkeys(row for row, _ in rows) if row not in refined]
+
+
+def _check_persons(refine: Refine, fresh: list[int], refined: Collection[int], rows_of_person: RowsOfPerson) -> None:
+    """Raise BudgetExhausted if more persons would be refined than the owner's cap allows."""
+    persons = {rows_of_person(row)[0] for row in refined}
+    more = {rows_of_person(row)[0] for row in fresh} - persons
+    if refine.persons is not None and len(persons) + len(more) > refine.persons:
+        requested, used_text, limit_text = map(str, (len(more), len(persons), refine.persons))
+        raise BudgetExhausted("refine.persons", requested=requested, spent=used_text, limit=limit_text)
 
 
 def charge_corrections(
@@ -167,7 +187,7 @@ def _charge(
 def faults(spec: StudyCreate) -> list[dict[str, object]]:
     """Errors for caps of a draft that cannot hold, or that allow no answer."""
     budget, prices = spec.budget, Prices.of(spec)
-    least = prices.release + prices.answer
+    least = prices.release + prices.answer + prices.refine
     problems: list[dict[str, object]] = []
     for name in ("epsilon_per_row", "epsilon_total"):
         cap, field = getattr(budget, name), f"budget.{name}"
@@ -181,7 +201,8 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
             message = "answers without noise have no finite epsilon: no cap on it can hold; cap queries instead"
             problems.append({"field": field, "message": message})
         elif (least if name == "epsilon_total" or prices.adds_up else max(prices.release, prices.answer)) > units(cap):
-            problems.append({"field": field, "message": "the release and one answer use more than this cap"})
+            more = ", a second draw" if prices.refine else ""
+            problems.append({"field": field, "message": f"the release{more} and one answer use more than this cap"})
     return problems
 
 

@@ -72,6 +72,12 @@ def charged_rows(db: Connection, study_id: str, query_id: str, rows: Iterable[in
     return charged
 
 
+def refined_rows(db: Connection, study_id: str) -> set[int]:
+    """The rows of a study that were charged for a second draw."""
+    where = (ledger.c.study_id == study_id) & (ledger.c.kind == "refine")
+    return set(db.execute(select(ledger.c.row).where(where)).scalars())
+
+
 def ahead_of_query(grant_id: str, key: str, study_id: str, rows: Callable[[], set[int]]) -> Iterator[Ahead]:
     """What a query of these rows, of persons with few others, will read before it is charged."""
     yield stored_replies.ahead_of(grant_id, key)
@@ -98,9 +104,13 @@ def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = Non
 def of_grant(
     db: Connection, study_id: str, grant_id: str, rows: Iterable[int] | None
 ) -> tuple[Balance, dict[int, RowBalance]]:
-    """The amounts that the release and one grant's answers have spent: in all, and about ``rows`` (None: all)."""
+    """The amounts that the release and one grant's answers have spent: in all, and about ``rows`` (None: all).
+
+    Without second draws, because whether an earlier grant has paid one would show.
+    """
     joined = ledger.join(queries, queries.c.id == ledger.c.query_id)
-    where = (ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (ledger.c.kind != "refused")
+    where = (ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id)
+    where &= ledger.c.kind.not_in(("refused", "refine"))
     # By cost: few are distinct, and their decimals are added exactly here.
     sums = func.count(), func.sum(ledger.c.plays)
     query = select(ledger.c.cost, *sums).select_from(joined).where(where).group_by(ledger.c.cost)

@@ -27,12 +27,13 @@ STEPS = (
 )
 NAMES = tuple(name for name, _ in STEPS)
 _RELEASE = ("release", "hide", "hide_share", "categories", "exceptions", "find", "groups", "rows_per_person")
+_ANSWERS = ("answers", "outcomes", "privacy_unit", "budget", "refine", "kernel", "reply_after_ms")
 _STEP_OF = {
     **dict.fromkeys(("name", "dataset_id", "release_of", "processing"), "data"),
     **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
     **dict.fromkeys(("measurement", "goal", "column_noise"), "measurement"),
     **dict.fromkeys(_RELEASE, "release"),
-    **dict.fromkeys(("answers", "outcomes", "privacy_unit", "budget", "kernel", "reply_after_ms"), "answers"),
+    **dict.fromkeys(_ANSWERS, "answers"),
 }
 ANSWERS_PER_ROW = 5
 """The number of answers about one row that a new study's suggested cap allows."""
@@ -65,12 +66,12 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     of_groups, hides = groups.is_chosen(form), _choice_of_hide(form)
     is_column = (form.get("measurement.source") or "column") == "column"
     without = {name for name in wire.StudyCreate.model_fields if step_of(name) not in steps}
-    without |= {"release", "answers", "privacy_unit"} if of_groups else {"release.sensitivity"}
+    without |= {"release", "answers", "privacy_unit", "refine"} if of_groups else {"release.sensitivity"}
     without |= {"features.*.hidden_change"} if of_groups or hides != "small" else set()
     without |= {"features.*.scale"} if not of_groups and hides not in ("small", "own") else set()
     without |= {"measurement.noise_variance"} if is_column else set()
     without |= {"answers.centre", "answers.value_bound"}
-    without |= set() if form.has("kernel") else {"kernel"}
+    without |= {name for name in ("kernel", "refine") if not form.has(name)}
     without |= set() if dataset.person_column is None else {"rows_per_person"}  # it is the dataset's
     body = form.read(wire.StudyCreate, without)
     if "features" in steps:
@@ -208,6 +209,7 @@ def defaults(dataset: wire.DatasetView | None) -> dict[str, Any]:
         "answers.plays": "each",
         "privacy_unit": "row",
         "rows_per_person": 1,
+        "refine.epsilon": "3",
         "kernel.kind": "squared_exponential",
         "kernel.lengthscale": 0.3,
         "kernel.signal_variance": 1.0,
@@ -232,7 +234,8 @@ def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
     form.values.pop("release.acknowledge_refuted", None)  # each time by its owner
     if spec["answers"]["mechanism"] != "none":
         form.fill({"outcomes": groups.ends(spec["answers"])})
-    form.fill({"kernel": spec["kernel"] is not None, "budget.uncapped": spec["budget"]["queries"] is None})
+    ticked = {name: spec.get(name) is not None for name in ("kernel", "refine")}
+    form.fill(ticked | {"budget.uncapped": spec["budget"]["queries"] is None})
     return form
 
 

@@ -1,4 +1,4 @@
-"""What an erasure overwrites: column statistics, what people measured, replies, messages. Numbers of the ledger stay.
+"""What an erasure overwrites: column statistics, measurements, second draws, replies, messages. The ledger stays.
 
 Append-only tables are changed here alone: for the studies of one dataset, and notes that were kept for long enough.
 """
@@ -56,6 +56,7 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     grants = {row.principal for study in studies for row in tokens.of_study(db, study)}
     replies = stored_replies.forget_all(db, sorted(grants), marker)
     reports = _reports(db, studies)
+    _rewrite(db, inbox.refinements, inbox.refinements.c.study_id, studies, z="")
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
     db.execute(delete(store.forecasts).where(_forecasts(dataset_id, studies)))

@@ -19,7 +19,16 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import BudgetExhausted, LogBroken, NotFound, StorageUnavailable
 from blindopt.wire import FileReading
 from curator_service import store
-from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Cost, RowBalance, is_raised
+from curator_service.budget.ledger import (
+    A_FILE,
+    NO_CHARGES,
+    Account,
+    Balance,
+    Cost,
+    RowBalance,
+    is_raised,
+    unrefined,
+)
 from curator_service.budget.overlaps import decisions_of
 from curator_service.budget.table import account_lines, ledger
 from curator_service.datasets import table as withheld
@@ -385,28 +394,34 @@ class _ReplyLogSummary:
     kinds, staying_kinds = None, ()
 
     def __init__(self, db: Connection) -> None:
-        self._stored = stored_replies.Answers(db)
+        self._db, self._stored = db, stored_replies.Answers(db)
         self._erased = ErasureLogSummary()
         self._count = self._missing = 0
         self._studies: dict[str, str] = {}
         """By grant."""
         self._marked: dict[str, str] = {}
         """By grant, the key of a reply in whose place is the marker of an erasure."""
+        self._refined: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        """By study, the digest of each charged second draw that a reply has; empty until then."""
         self._is_whole = True
 
     def state(self) -> Json:
         """The state after archived records: the replies to these are counted, and no service sends them any more."""
-        return {"count": self._count, "studies": self._studies, "erased": sorted(self._erased.studies)}
+        state = {"count": self._count, "studies": self._studies, "erased": sorted(self._erased.studies)}
+        refined = {study: list(digests.items()) for study, digests in self._refined.items()}
+        return state | ({"refined": refined} if refined else {})
 
     def load(self, state: Json) -> None:
         """Go on after archived records with this state."""
         self._count, self._studies, self._is_whole = state["count"], state["studies"], False
         self._erased.studies = set(state["erased"])
+        self._refined.update({study: dict(digests) for study, digests in state.get("refined", {}).items()})
 
     def follow(self, record: Json) -> None:
         exchange = record.get("exchange")
         if record["kind"] in self._erased.kinds:
             self._erased.follow(record)
+        self._refine(record)
         if not exchange or exchange["method"] != "POST" or exchange["status"] >= 300:
             return
         grant, key = exchange["grant_id"], exchange["idempotency_key"]
@@ -420,8 +435,43 @@ class _ReplyLogSummary:
             self._marked.setdefault(grant, key)
         elif (stored.status, sha256(stored.body)) != (exchange["status"], exchange["reply_sha256"]):
             raise LogBroken(f"the stored answer under key {key} was changed", about=grant)
+        elif exchange["status"] == 201 and exchange["study_id"] in self._refined:
+            self._check_refined(exchange["study_id"], stored.body)
+
+    def _refine(self, record: Json) -> None:
+        """Take charges of second draws, and the versions of answers that hold them."""
+        details = record.get("details", {})
+        if record["kind"] == "charge":
+            for row in details.get("refined", ()):
+                self._refined[details["study_id"]].setdefault(row, "")
+        elif record["kind"] == "query.answered" and details["study_id"] in self._refined:
+            version = inbox_store.find_published(self._db, details["query_id"], details["version"])
+            if version is not None and not is_erased(version.body):  # another summary says that it is missing
+                self._check_refined(details["study_id"], version.body)
+
+    def _check_refined(self, study: str, body: bytes) -> None:
+        """Check that a reply has second draws that were charged before it, and each as the first reply had it."""
+        for refinement in json.loads(body).get("refined", ()):
+            row, digest = refinement["row"], sha256(json.dumps(refinement["z"]).encode())
+            if self._refined[study].get(row) is None:
+                raise LogBroken(f"the second draw of candidate {row} was sent before it was charged", about=study)
+            if (first := self._refined[study][row] or digest) != digest:
+                raise LogBroken(f"the second draw of candidate {row} was sent in two ways", about=study)
+            self._refined[study][row] = first
+
+    def _check_stored_refinements(self, db: Connection) -> Iterator[LogBroken]:
+        stored: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        for row in store.every(db, inbox_store.refinements):
+            stored[row.study_id][row.row] = sha256(row.z.encode()) if row.z else ""
+        for study in stored.keys() | self._refined.keys():
+            sent = {row: digest for row, digest in self._refined[study].items() if digest}
+            if study in self._erased.studies:  # replies that are erased cannot say which second draws they had
+                sent = {row: "" for row in stored[study] if row in self._refined[study]}
+            if stored[study] != sent:
+                yield LogBroken("the stored second draws are not those that were charged and sent", about=study)
 
     def check(self, db: Connection) -> Iterator[LogBroken]:
+        yield from self._check_stored_refinements(db)
         gone = {grant for grant, study in self._studies.items() if study in self._erased.studies}
         for grant in self._marked.keys() - gone:
             yield LogBroken(f"the stored answer under key {self._marked[grant]} was changed", about=grant)
@@ -693,6 +743,8 @@ class StudyLedger:
         self._prices_of = prices
         self.balance = Balance()
         self.rows: dict[int, RowBalance] = {}
+        self.refined: dict[int, None] = {}
+        """The rows that were charged for a second draw, in order."""
         self.archived = RowDigest()
         """The lines that rest on archived records."""
         self._digests = bytearray()
@@ -710,12 +762,14 @@ class StudyLedger:
             self.archived.add(bytes(self._digests[start : start + _DIGEST]))
         self._digests.clear()
         rows = [(row, *astuple(balance)) for row, balance in self.rows.items()]
-        return {"balance": asdict(self.balance), "rows": rows, "lines": asdict(self.archived)}
+        state = {"balance": asdict(self.balance), "rows": rows, "lines": asdict(self.archived)}
+        return state | ({"refined": list(self.refined)} if self.refined else {})
 
     def load(self, state: Json) -> None:
         """Go on after the lines with this state."""
         self.balance, self.archived = Balance(**state["balance"]), RowDigest(**state["lines"])
         self.rows = {row: RowBalance(*balance) for row, *balance in state["rows"]}
+        self.refined = dict.fromkeys(state.get("refined", ()))
 
     def digest(self, count: int) -> bytes:
         """The digest of the line after ``count`` others."""
@@ -737,12 +791,27 @@ class StudyLedger:
                     self._charge("correction", details["query_id"], row, 0, count * self.prices.answer)
                 else:
                     self._charge("answers", details["query_id"], row, count, self.prices.cost(count))
+            self._refine(details)
             if details["epsilon"] != text(self.balance.total - before):
                 fault = "the log has another epsilon than its study's price"
                 raise LogBroken(f"query {details['query_id']}: {fault}", about=details["study_id"])
 
+    def _refine(self, details: Json) -> None:
+        """Add a line for each row of a query that has no second draw yet, where measured records leave once more."""
+        rows = [] if "version" in details or not self.prices.refine else details["rows"]
+        fresh = unrefined(rows, self.refined)
+        if details.get("refined", []) != fresh:
+            fault = "the log does not charge the second draw of each of its records once"
+            raise LogBroken(f"query {details['query_id']}: {fault}", about=details["study_id"])
+        for row in fresh:
+            self._charge("refine", details["query_id"], row, 0, self.prices.refine)
+        self.refined |= dict.fromkeys(fresh)
+        if fresh and len(self.refined) > self.prices.refined_rows:
+            fault = "more records were refined than belong to as many persons as its owner allows"
+            raise LogBroken(f"query {details['query_id']}: {fault}", about=details["study_id"])
+
     def _charge(self, kind: str, query_id: str, row: int, plays: int, cost: int) -> None:
-        """Add a line of answers, or of a correction, which releases answers again and is no query."""
+        """Add a line of answers; or of a correction or a second draw, which are no queries."""
         old, before = self.rows.get(row, RowBalance()), self.balance
         self.rows[row] = RowBalance(old.queries + (kind == "answers"), old.plays + plays, old.total + cost)
         self.balance = Balance(before.release, before.total + cost, before.plays + plays)
@@ -756,9 +825,12 @@ class StudyLedger:
                 raise LogBroken("a refused release in the log has another amount than it costs", about=study)
             self._add("refused", None, None, 0, cost, cap, RowBalance())
             return
-        of_cap = [plays for requested, plays in details["rows"] if row in (None, requested)]
-        cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
-        if details["requested"] != (str(plays) if cap == "queries" else text(cost)):
+        of_cap = [(requested, plays) for requested, plays in details["rows"] if row in (None, requested)]
+        fresh = unrefined(of_cap, self.refined) if self.prices.refine else []
+        cost, plays = sum(self.prices.cost(n) for _, n in of_cap), sum(n for _, n in of_cap)
+        cost += self.prices.refine * len(fresh)
+        costs = {"queries": [str(plays)], "refine.persons": [str(n) for n in range(1, 1 + len(fresh))]}
+        if details["requested"] not in costs.get(cap, [text(cost)]):
             raise LogBroken("a refusal in the log has another amount than its request costs", about=study)
         of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
         self._add("refused", None, row, plays, cost, cap, of_row)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -188,6 +189,7 @@ def _randomized_response(epsilon: float, step: float) -> Any:
 DELTA = 1e-6
 """The delta of a report where a study has none of its own."""
 _DIGITS = Context(prec=4, rounding=ROUND_CEILING)
+NONE_REFINED: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class Costs:
 
     ``failure`` is the release's own delta where it has one: its pure epsilon holds at no smaller delta.
     ``black_box``: nothing is proved for the release but (epsilon, failure). ``centres``: the part of ``release`` for
-    private centres of groups.
+    private centres of groups. ``refine``: of a second draw of a record, pure.
     """
 
     release: int | None
@@ -206,6 +208,7 @@ class Costs:
     failure: float = 0.0
     black_box: bool = False
     centres: int = 0
+    refine: int = 0
 
     @classmethod
     def of(cls, spec: wire.StudyCreate, release: Concrete | None = None) -> "Costs":
@@ -219,10 +222,11 @@ class Costs:
             failure=failure(release),
             black_box=isinstance(release, wire.GaussianProjectionRelease),
             centres=prices.centres,
+            refine=prices.refine,
         )
 
-    def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> wire.Loss:
-        """The loss by the release and this many answers about one person.
+    def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1, refined: int = 0) -> wire.Loss:
+        """The loss by the release, this many answers about one person, and second draws of so many of her records.
 
         ``alone``: each answer is another person's, who loses by the release or by the answer, but not by both.
         ``again``: how often that answer was released, corrections included.
@@ -235,14 +239,14 @@ class Costs:
                 epsilon=None if None in pure else text(max(loss for loss in pure if loss is not None)),
                 tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
             )
-        return self.loss_of(1, answers, delta)
+        return self.loss_of(1, answers, delta, refined)
 
-    def loss_of(self, releases: int, answers: int, delta: float) -> wire.Loss:
-        """The loss by so many releases and answers together."""
+    def loss_of(self, releases: int, answers: int, delta: float, refined: int = 0) -> wire.Loss:
+        """The loss by so many releases, answers and second draws together."""
         if (releases and self.release is None) or (answers and self.answer is None):
             return wire.Loss(epsilon=None, tight_epsilon=None)
-        pure = releases * (self.release or 0) + answers * (self.answer or 0)
-        return wire.Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
+        pure = releases * (self.release or 0) + answers * (self.answer or 0) + refined * self.refine
+        return wire.Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta, refined))
 
     def loss_in_group(self, answers: int, others: int, delta: float) -> wire.Loss:
         """The loss of a record by answers about its group, and ``others`` about the other one answered most often.
@@ -263,7 +267,7 @@ class Costs:
             tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
         )
 
-    def _tight(self, releases: int, answers: int, pure: int, delta: float) -> float | None:
+    def _tight(self, releases: int, answers: int, pure: int, delta: float, refined: int = 0) -> float | None:
         releases = releases if self.release_pair is not None else 0  # a release of public records has no noise
         failure = self.failure if releases else 0.0
         # Pure composition holds at the release's own delta, so the tight figure never exceeds the sum there.
@@ -272,6 +276,8 @@ class Costs:
         pairs = [self.release_pair] if releases and self.release_pair is not None else []
         if answers and self.answer_pair is not None:
             pairs.append(Pair(self.answer_pair.kind, self.answer_pair.size, answers))
+        if refined:
+            pairs.append(Pair("pure", float(Decimal(text(self.refine))), refined))
         if not pairs:  # nothing but a release of public records
             return 0.0
         # Discrete Laplace noise is that of a rounded continuous variable but for a factor of e^(2^-42) (docs).
@@ -338,7 +344,11 @@ def price(spec: wire.StudyCreate, release: Concrete | None = None) -> wire.Price
     full = None
     delta = getattr(spec.release, "delta", None) if bounded else None
     if bounded and (of_row is not None or alone):
-        full = costs.loss(1 if of_row is None else of_row, delta or DELTA, alone=alone)
+        answers = 1 if of_row is None else of_row
+        refined = min(answers, spec.protected_rows) if prices.refine else 0
+        full = costs.loss(answers, delta or DELTA, alone=alone, refined=refined)
+        if refined > 1 and (cap := spec.budget.epsilon_per_row) is not None:  # they do not all fit beside the answers
+            full = full.model_copy(update={"epsilon": text(min(units(cap), units(full.epsilon or "0")))})
         if isinstance(prices, GroupPrices) and (cap := spec.budget.epsilon_per_row) is not None:
             most = max(units(full.epsilon or "0"), prices.most(units(cap), of_study))  # more fit about one or two
             full = full.model_copy(update={"epsilon": text(most)})
@@ -380,7 +390,8 @@ def _price_in_words(spec: wire.StudyCreate, costs: Costs, of_row: int | None, of
     else:
         answer = f"{subject} uses epsilon {text(costs.answer)}{whose}."
     about = "group" if is_groups(spec) else unit
-    sentence, k = f"{release} {answer} {_allowed(of_row, of_study, about)}", spec.rows_per_person
+    second = "" if spec.refine is None else f" {second_draw_in_words(spec, spec.refine)}"
+    sentence, k = f"{release} {answer}{second} {_allowed(of_row, of_study, about)}", spec.rows_per_person
     if costs.answer and _corrections_cost_more(spec, of_row):
         sentence += " Each correction of an answer uses as much again, which is not counted here."
     if k > 1 and not spec.person_column:  # declared, not enforced
@@ -392,6 +403,18 @@ def _price_in_words(spec: wire.StudyCreate, costs: Costs, of_row: int | None, of
             sentence += f", and the release's delta is {delta} for this person"
         sentence += "."
     return sentence
+
+
+def second_draw_in_words(spec: wire.StudyCreate, refine: wire.Refine) -> str:
+    """What a second draw uses, and what the features of each record and of a measured one use in total."""
+    release, each = Prices.of(spec).release, ""
+    if spec.protected_rows > 1:
+        each = " for each of their records that is measured"
+    most = text(release + units(refine.epsilon))
+    return (
+        f"A measured record leaves once more, less blurred, which uses epsilon {refine.epsilon}. So the features use "
+        f"epsilon {text(release)} of everybody, and {most} of the {refine.persons} persons who may be measured{each}."
+    )
 
 
 def _corrections_cost_more(spec: wire.StudyCreate, of_row: int | None) -> bool:
@@ -453,12 +476,14 @@ def report(
     released: bool = True,
     release: Concrete | None = None,
     again: int = 1,
+    refined: Mapping[tuple[int, int], int] = NONE_REFINED,
 ) -> wire.Accounting:
     """The privacy loss of a study so far, by pure composition and tightly at ``delta``.
 
     ``rows``: the number of rows with each number of released answers. ``total``: all released answers. ``released``:
     whether the release was charged. ``release``: as in ``Costs.of``. ``again``: the largest number of times that any
-    answer was released, where each answer is another person's.
+    answer was released, where each answer is another person's. ``refined``: the number of rows, or persons, with each
+    number of answers and of second draws; they are not in ``rows``.
     """
     costs = Costs.of(spec, release)
     if not released:
@@ -469,7 +494,12 @@ def report(
             wire.RowsLoss(answers=k, rows=n, **dict(_loss_of_rows(spec, costs, rows, k, delta, again)))
             for k, n in sorted(rows.items())
         ]
-        study = costs.loss(total, delta)
+        ordered = sorted(refined, key=lambda each: each[0] * (costs.answer or 0) + each[1] * costs.refine)
+        losses += [
+            wire.RowsLoss(answers=k, rows=refined[k, m], refined=m, **dict(costs.loss(k, delta, refined=m)))
+            for k, m in ordered
+        ]
+        study = costs.loss(total, delta, refined=sum(m * refined[k, m] for k, m in ordered))
     failure = costs.failure if released else 0.0
     k = 1 if spec.person_column else spec.rows_per_person
     declared = (
@@ -478,6 +508,10 @@ def report(
         else ""
     )
     sentence = _report_in_words(losses, study, delta, failure, _unit(spec), declared)
+    if refined and costs.release is not None:
+        count, most = sum(refined.values()), text(costs.release + max(m for _, m in refined) * costs.refine)
+        of_refined = f"{count} measured {_unit(spec)}{'' if count == 1 else 's'}"
+        sentence += f" The features have used epsilon {text(costs.release)} of everybody, and {most} of {of_refined}."
     return wire.Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
 
 

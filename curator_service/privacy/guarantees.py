@@ -61,7 +61,8 @@ def guarantee(
     label = f"{SIMULATION} " if simulated else ""
     if sandbox:
         label = f"{SANDBOX} For real records the same settings mean: "
-    return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
+    second = "" if withdrawn is not None or not isinstance(ran, wire.PlanarLaplaceRelease) else _second_draw(spec, ran)
+    return f"{label}{promised}{second} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
 def whole(spec: wire.StudyCreate, release: Concrete) -> str | None:
@@ -173,6 +174,25 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
                 f"by at most {release.sensitivity!r} in scaled units, any event is at most "
                 f"e^{release.epsilon} times as probable under one as under the other, whatever an attacker knows."
             )
+
+
+def _second_draw(spec: wire.StudyCreate, release: wire.PlanarLaplaceRelease) -> str:
+    """The promise where measured records leave once more (docs/privacy.md, Theorem R)."""
+    if (refine := spec.refine) is None:
+        return ""
+    first, second = wire.amount(release.epsilon), wire.amount(refine.epsilon)
+    plus = "" if release.delta is None else f" plus {release.delta!r}"
+    queried, most = "it was queried", f"e^{exact(first + second)}"
+    if spec.protected_rows > 1:
+        queried, most = "k of the person's records were queried", f"e^({release.epsilon} + k {refine.epsilon})"
+    return (
+        " A measured record leaves once more, with its first answer: its features with less noise, drawn once, however "
+        f"often and by whom it is queried. This second draw is {refine.epsilon}-differentially private, without a "
+        "delta. Counting features alone, for anyone who sees all that the vendor received and knows which candidate is "
+        f"whose: events in which a record was not queried are at most e^{release.epsilon} times as probable{plus}, "
+        f"and events in which {queried} at most {most} times{plus}. Beforehand everybody is promised the "
+        f"second bound alone, because the vendor chooses whom to query: at most {refine.persons} persons."
+    )
 
 
 def _answers(spec: wire.StudyCreate, release: Concrete | None) -> str:
@@ -289,6 +309,16 @@ GAPS: tuple[Gap, ...] = (
         "Answers about one person",
         "each is counted as another person's. If one person is behind several, their epsilons add up.",
         lambda spec, release: not isinstance(spec.answers, wire.NoAnswerNoise) and not answers_add_up(spec),
+    ),
+    Gap(
+        "Second draws",
+        "the smaller bound, of a record that was not queried, is about all that the vendor received. Anyone who hides "
+        "which candidates were queried, and publishes something that was computed from all, can reveal more about such "
+        "a record: then the larger bound holds, with the second draw. It also bounds what somebody concludes who takes "
+        "another's second draw for this record's. Whether a person agrees to be measured is taken as given. Taking an "
+        "answer back does not recall a second draw. Under one cap for everybody two draws are never better than one: "
+        "they help because the other persons use less epsilon.",
+        lambda spec, release: spec.refine is not None,
     ),
     Gap(
         "A person with several records",

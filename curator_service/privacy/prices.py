@@ -101,6 +101,10 @@ class Prices(ABC):
     """Whether the plays of a row in one query are released once, as their mean."""
     centres: int = 0
     """What the private centres of groups cost, as a part of the release."""
+    refine: int = 0
+    """What the second draw of a record costs, once, where measured records leave once more."""
+    refined_rows: int = 0
+    """The most rows that may have a second draw: those of as many persons as the owner allows."""
 
     adds_up: ClassVar[bool] = True
     """Whether all answers about a record are about one person."""
@@ -128,6 +132,8 @@ class Prices(ABC):
             answers_bounded=not isinstance(answers, wire.NoAnswerNoise),
             of_means=not isinstance(answers, wire.NoAnswerNoise) and answers.plays == "mean",
             centres=units(cells.epsilon) if isinstance(cells, wire.PrivateCells) else 0,
+            refine=0 if spec.refine is None else units(spec.refine.epsilon),
+            refined_rows=0 if spec.refine is None else (spec.refine.persons or 0) * spec.protected_rows,
         )
 
     def releases(self, plays: int) -> int:
@@ -142,7 +148,8 @@ class Prices(ABC):
         """How many answers the caps allow about the study, and about one row, after the release; None without a cap."""
 
         def fit(cap: str | None) -> list[int]:
-            return [max(0, units(cap) - self.release) // self.answer] if cap is not None and self.answer else []
+            used = self.release + self.refine
+            return [max(0, units(cap) - used) // self.answer] if cap is not None and self.answer else []
 
         of_study = fit(budget.epsilon_total) + ([] if budget.queries is None else [budget.queries])
         of_row = fit(budget.epsilon_per_row) if self.adds_up else []
@@ -286,5 +293,11 @@ def release_is_unbounded(release: "Concrete", *, public: bool) -> str | None:
 def answers_are_unbounded(spec: wire.StudyCreate, *, public: bool) -> str | None:
     """Why no finite epsilon bounds what the answers of a study cost, or None."""
     if isinstance(spec.answers, wire.NoAnswerNoise) and not public:
-        return "its answers have no noise and no finite epsilon"
+        features = ""
+        if spec.refine is not None:
+            most = text(Prices.of(spec).release + units(spec.refine.epsilon))
+            features = (
+                f"; its features use epsilon {most} of the {spec.refine.persons} persons at most who are measured"
+            )
+        return f"its answers have no noise and no finite epsilon{features}"
     return None

@@ -28,8 +28,9 @@ from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
 from curator_service.privacy.answers import Measured, draws_nothing, release, releases_mean, reply_salt
 from curator_service.privacy.prices import Prices
+from curator_service.queries import refinements
 from curator_service.queries import table as inbox_store
-from curator_service.queries.table import AnswerVersion, MeasuredQuery
+from curator_service.queries.table import AnswerVersion, MeasuredQuery, SecondDraws
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -124,12 +125,16 @@ def measurements_of(items: Sequence[wire.RowPlays], unit: Unit, values: tuple[tu
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _DrawnVersion:
-    """A version that can be published; ``fresh``: the rows of its answers that are released anew, one for each."""
+    """A version that can be published; ``fresh``: the rows of its answers that are released anew, one for each.
+
+    ``second_draws``: of records that had none.
+    """
 
     query_id: str
     version: int
     answers: list[wire.Answer]
     fresh: list[int]
+    second_draws: SecondDraws
 
 
 class AnswerVersions:
@@ -225,7 +230,8 @@ class AnswerVersions:
         query = inbox_store.find_query(db, query_id)
         if query is None or query.version == query.begun or query.lost:
             return None
-        spec, items = self._studies.of(db, query.study_id).spec, request_of(db, query_id)
+        study, items = self._studies.of(db, query.study_id), request_of(db, query_id)
+        spec = study.spec
         released = ReleasedUnits.of(db, query_id, spec, query.version + 1)
         units, fresh = released.published(), released.versions[-1].units
         answers = self._published(ReleasedUnits.of(db, query_id, spec, query.version), items)
@@ -233,7 +239,11 @@ class AnswerVersions:
         answers |= dict(zip(fresh, samples, strict=True))
         # A unit without an answer is of a row that was declined when an earlier version was published.
         answered = [answers[unit] for unit in units if unit in answers]
-        return _DrawnVersion(query_id, query.version + 1, answered, [items[index].row for index, _ in fresh])
+        second_draws = {}
+        if spec.refine is not None:
+            second_draws = refinements.draw(db, study, [answer.row for answer in answered])
+        fresh_rows = [items[index].row for index, _ in fresh]
+        return _DrawnVersion(query_id, query.version + 1, answered, fresh_rows, second_draws)
 
     def _published(self, units: ReleasedUnits, items: list[wire.RowPlays]) -> dict[Unit, wire.Answer]:
         """The answers of the last of these versions, which is published; none without a version."""
@@ -261,6 +271,10 @@ class AnswerVersions:
         answers = [answer for answer in version.answers if answer.row not in declined]
         answered = {answer.row for answer in answers}
         rows = dict.fromkeys(item.row for item in request_of(db, version.query_id))
+        refined = []
+        if released.spec.refine is not None:
+            sent_rows = [row for row in rows if row in answered]
+            refined = refinements.of_reply(db, released, sent_rows, version.second_draws)
         reply = wire.QueryReply(
             id=version.query_id,
             study_id=query.study_id,
@@ -269,7 +283,8 @@ class AnswerVersions:
             created_at=now,
             answers=answers,
             declined=[row for row in rows if row not in answered],
-            salt=reply_salt(answer.y for answer in answers),
+            refined=refined,
+            salt=reply_salt(refinements.numbers(answers, refined)),
         )
         body = reply.model_dump_json().encode()
         inbox_store.publish(db, query.grant_id, version.query_id, version.version, body, stamp(now))

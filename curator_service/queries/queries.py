@@ -28,10 +28,12 @@ from curator_service.budget import ledger_lines
 from curator_service.budget.budgets import Budgets
 from curator_service.privacy.answers import is_exact, measure, reply_salt
 from curator_service.privacy.guarantees import not_protected
-from curator_service.queries import measurement_entries
+from curator_service.queries import measurement_entries, refinements
 from curator_service.queries import table as inbox_store
+from curator_service.queries.refinements import NOTHING as NO_DRAWS
+from curator_service.queries.table import SecondDraws
 from curator_service.releases import groups
-from curator_service.releases.mechanisms.registry import mechanism_of
+from curator_service.releases.mechanisms.registry import mechanism_of, refinement_of
 from curator_service.releases.report import release_status
 from curator_service.studies.grants import download_of
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_from, withheld_rows
@@ -53,7 +55,7 @@ RECORDS_BYTES = 4 << 10
 """The most bytes of the records of an exchange or a charge, and of a reply without its answers."""
 MEASUREMENT_BYTES = 1 << 10
 """The most bytes of an answer in a reply, or of a measurement with its entry and its answer if people or a system
-measure."""
+measure; and of a second draw in a reply."""
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
 
@@ -155,7 +157,7 @@ class Queries:
                 later = await write(lambda db: self._answer_later(db, caller, study_id, released, query))
                 self._wakeups.notify(INBOX)
                 return _or_raise(later)
-            if is_exact(released.spec) or (pacing is None and sum(item.plays for item in query.rows) <= AT_ONCE):
+            if _is_exact(released) or (pacing is None and sum(item.plays for item in query.rows) <= AT_ONCE):
                 return _or_raise(await write(lambda db: self._answer_at_once(db, caller, study_id, released, query)))
             outcome = await write(lambda db: self.begin(db, caller, study_id, released, query))
             if not isinstance(outcome, QueryCharge):
@@ -182,7 +184,8 @@ class Queries:
         self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
         _check_open(store.state_of(db, study_id))
-        reserved = RECORDS_BYTES + MEASUREMENT_BYTES * sum(item.plays for item in query.rows)
+        second = 0 if released.spec.refine is None else len(query.rows)
+        reserved = RECORDS_BYTES + MEASUREMENT_BYTES * (second + sum(item.plays for item in query.rows))
         (key, digest), requested = self._context.idempotency.key_of(caller), [item.row for item in query.rows]
         if (earlier := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(earlier.request_sha256, digest)
@@ -213,7 +216,7 @@ class Queries:
         outcome = self.begin(db, caller, study_id, released, query)
         if not isinstance(outcome, QueryCharge):
             return outcome
-        if is_exact(released.spec):
+        if _is_exact(released):
             return self._settle(db, caller, study_id, outcome, released, self._measured(released, query))
         try:
             with savepoint(db):
@@ -234,13 +237,14 @@ class Queries:
         query: wire.QueryRequest,
         answers: list[wire.Answer],
         without: list[int],
+        second_draws: SecondDraws,
     ) -> StoredReply:
         self._context.audit_trail.check_unchanged(study_id)
         released.check_current(db)
         _check_open(store.state_of(db, study_id))  # it may have been closed since the charge
         if (withheld := withheld_from(db, self._vault, released)) != without:  # what was drawn has not left
             answers = self._measured(released, query, withheld)
-        return self._settle(db, caller, study_id, charged, released, answers)
+        return self._settle(db, caller, study_id, charged, released, answers, second_draws)
 
     def _answer_later(
         self, db: Connection, caller: RequestContext, study_id: str, released: Released, query: wire.QueryRequest
@@ -258,13 +262,17 @@ class Queries:
         effect = Effect(reply, "exchange", {"query_id": query_id}, 202, reserved=RECORDS_BYTES)
         return self._context.idempotency.settle(db, caller, effect)
 
-    def _sample(self, released: Released, query: wire.QueryRequest) -> tuple[list[wire.Answer], list[int]]:
-        """Answers, and of groups the records that their sums are without."""
+    def _sample(self, released: Released, query: wire.QueryRequest) -> tuple[list[wire.Answer], list[int], SecondDraws]:
+        """Answers, of groups the records that their sums are without, and second draws of records that have none."""
         without: list[int] = []
+        second_draws = NO_DRAWS
         if released.groups is not None:
             with self._context.database.read() as db:
                 without = withheld_from(db, self._vault, released)
-        return self._measured(released, query, without), without
+        elif released.spec.refine is not None:
+            with self._context.database.read() as db:
+                second_draws = refinements.draw(db, released, [item.row for item in query.rows])
+        return self._measured(released, query, without), without, second_draws
 
     def _measured(self, released: Released, query: wire.QueryRequest, without: Sequence[int] = ()) -> list[wire.Answer]:
         if released.groups is not None:
@@ -279,14 +287,19 @@ class Queries:
         charged: QueryCharge,
         released: Released,
         answers: list[wire.Answer],
+        second_draws: SecondDraws = NO_DRAWS,
     ) -> StoredReply:
         """Store the answer and its log record. A record that is withheld is declined, also if it was charged before.
 
-        So is a row that was not charged, whatever the list of withheld records says by now.
+        So is a row that was not charged, whatever the list of withheld records says by now. ``second_draws`` were drawn
+        ahead, and leave if their record has none by now.
         """
         answered = dict.fromkeys(answer.row for answer in answers)
         declined = withheld_rows(db, self._vault, released, answered) | (answered.keys() - charged.rows)
         sent = [answer for answer in answers if answer.row not in declined] if declined else answers
+        refined = []
+        if released.spec.refine is not None:
+            refined = refinements.of_reply(db, released, [answer.row for answer in sent], second_draws)
         reply = wire.QueryReply(
             id=charged.id,
             study_id=study_id,
@@ -294,7 +307,8 @@ class Queries:
             created_at=self._context.clock(),
             answers=sent,
             declined=[row for row in answered if row in declined],
-            salt=reply_salt(answer.y for answer in sent),
+            refined=refined,
+            salt=reply_salt(refinements.numbers(sent, refined) if refined else (answer.y for answer in sent)),
         )
         effect = Effect(reply, "exchange", {"query_id": reply.id}, reserved=charged.reserved)
         return self._context.idempotency.settle(db, caller, effect)
@@ -390,6 +404,11 @@ class Queries:
                 raise UnknownRow(f"rows.{index}.row: the release has rows 0 to {released.n - 1}")
 
 
+def _is_exact(released: Released) -> bool:
+    """Whether nothing is drawn for an answer."""
+    return is_exact(released.spec) and released.spec.refine is None
+
+
 def _or_raise(outcome: StoredReply | Exception) -> StoredReply:
     if isinstance(outcome, Exception):
         raise outcome  # its record, or its charge, is committed by now
@@ -399,6 +418,10 @@ def _or_raise(outcome: StoredReply | Exception) -> StoredReply:
 def _check_open(state: str) -> None:
     if state != "open":
         raise StudyNotOpen("the study is closed: it answers no more queries")
+
+
+def _refine_view(spec: wire.StudyCreate, refine: wire.Refine) -> wire.RefineView:
+    return wire.RefineView(epsilon=refine.epsilon, sd=refinement_of(spec).law(len(spec.features)).sd)
 
 
 def view_of(
@@ -427,6 +450,7 @@ def view_of(
         sensitivity=getattr(claims, "sensitivity", None),
         noise=mechanism.noise(len(spec.features)),
         answers=wire.concrete_answers(spec.answers),
+        refine=None if spec.refine is None else _refine_view(spec, spec.refine),
         privacy_unit=spec.privacy_unit,
         budget=spec.budget,
         budget_changes=changes,

@@ -115,6 +115,17 @@ revisions = Table(
     UniqueConstraint("query_id", "version"),
 )
 """Append-only: published versions as they were sent, in the order in which each grant got them."""
+refinements = Table(
+    "refinements",
+    METADATA,
+    Column("study_id", Text, ForeignKey("studies.id"), nullable=False),
+    Column("row", Integer, nullable=False),
+    Column("z", Text, nullable=False, info=ERASABLE),  # a JSON list; empty: it is erased
+    PrimaryKeyConstraint("study_id", "row"),
+)
+"""Append-only: the second draw of each measured record of a study that refines, as every reply repeats it."""
+SecondDraws = dict[int, list[float]]
+"""By row."""
 
 _LATEST = PreparedStatement(
     select(revisions).where(revisions.c.query_id == bindparam("query")).order_by(revisions.c.version.desc()).limit(1)
@@ -424,9 +435,29 @@ def owed(db: Connection) -> list[str]:
     return list(db.execute(select(inquiries.c.query_id).where(where).order_by(inquiries.c.seq)).scalars())
 
 
-def published(db: Connection, query_id: str, version: int) -> PublishedVersion:
+def find_published(db: Connection, query_id: str, version: int) -> PublishedVersion | None:
     where = (revisions.c.query_id == query_id) & (revisions.c.version == version)
-    return PublishedVersion(*db.execute(select(revisions).where(where)).one())
+    row = db.execute(select(revisions).where(where)).one_or_none()
+    return None if row is None else PublishedVersion(*row)
+
+
+def published(db: Connection, query_id: str, version: int) -> PublishedVersion:
+    """A version as it was sent. Raises NotFound."""
+    if (version_sent := find_published(db, query_id, version)) is None:
+        raise NotFound("there is no such version")
+    return version_sent
+
+
+def second_draws(db: Connection, study_id: str, rows: Collection[int]) -> SecondDraws:
+    """The second draws of those of ``rows`` that have one."""
+    where = (refinements.c.study_id == study_id) & refinements.c.row.in_(rows)
+    return {row: json.loads(z) for row, z in db.execute(select(refinements.c.row, refinements.c.z).where(where))}
+
+
+def add_second_draws(db: Connection, study_id: str, draws: SecondDraws) -> None:
+    db.execute(
+        refinements.insert(), [{"study_id": study_id, "row": row, "z": json.dumps(z)} for row, z in draws.items()]
+    )
 
 
 def latest(db: Connection, query_id: str) -> PublishedVersion | None:

@@ -69,6 +69,7 @@ class Accounts:
             others = {other for row in page for other in of_person(row.row)}
             totals = {row: of_row.total for row, of_row in ledger_lines.row_balances(db, study_id, others).items()}
             costs = ledger_lines.row_totals(db, study_id) if prices.of_pairs else {}
+            refined = ledger_lines.refined_rows(db, study_id) if prices.refine else set()
         bounded = prices.release_bounded and prices.answers_bounded
 
         def spent(row: Any) -> str | None:
@@ -86,6 +87,7 @@ class Accounts:
                 queries=row.row_queries,
                 plays=row.row_plays,
                 epsilon=text(row.row_total) if prices.answers_bounded else None,
+                refined=row.row in refined,
                 spent=spent(row),
             )
             for row in page
@@ -119,20 +121,32 @@ class Accounts:
                 n = 0 if of_release is None else of_release.n
             current = release_status(db, spec, of_release)
             charged = ledger_lines.charged_at(db, study_id) is not None
-            queried = ledger_lines.queried_rows(db, study_id)
-            if by_person:
-                persons = ledger_lines.persons_queried(db, study_id, self._studies.persons(db, study_id))
-                queried = [(*amounts, many) for amounts, many in Counter(persons.values()).items()]
+            queried = [(spent, plays, 0, n) for spent, plays, n in ledger_lines.queried_rows(db, study_id)]
+            if by_person or spec.refine is not None:
+                of_person = self._studies.persons(db, study_id) if by_person else alone
+                second_draws = Counter(of_person(row)[0] for row in ledger_lines.refined_rows(db, study_id))
+                persons = ledger_lines.persons_queried(db, study_id, of_person)
+                persons_alike = Counter((*amounts, second_draws[first]) for first, amounts in persons.items())
+                queried = [(*amounts, many) for amounts, many in persons_alike.items()]
             again = max(most_by_row(db, study_id).values(), default=1)
-        price = Prices.of(spec).answer
+        prices = Prices.of(spec)
         rows: Counter[int] = Counter()
-        for spent, plays, many in queried:
-            rows[spent // price if price else plays] += many  # a mean is one release of several plays
+        refined: Counter[tuple[int, int]] = Counter()
+        for spent, plays, draws, many in queried:
+            of_answers = spent - draws * prices.refine
+            answers = of_answers // prices.answer if prices.answer else plays  # a mean is one release of several plays
+            if draws:
+                refined[answers, draws] += many
+            else:
+                rows[answers] += many
         total = sum(answers * many for answers, many in rows.items())
-        if never_queried := n - sum(rows.values()):
+        total += sum(answers * many for (answers, _), many in refined.items())
+        if never_queried := n - sum(rows.values()) - sum(refined.values()):
             rows[0] += never_queried
         at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
-        return accounting.report(spec, rows, total, at, released=charged, release=current.claimed, again=again)
+        return accounting.report(
+            spec, rows, total, at, released=charged, release=current.claimed, again=again, refined=refined
+        )
 
 
 def prices_of(db: Connection, study_id: str) -> Prices:
@@ -158,7 +172,7 @@ def prices_by_study(db: Connection, studies: Sequence[Any]) -> dict[str, Prices]
 
 
 def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:
-    bounded = prices.release_bounded if row.kind == "release" else prices.answers_bounded
+    bounded = prices.release_bounded if row.kind == "release" else prices.answers_bounded or row.kind == "refine"
     return wire.LedgerEntry(
         seq=row.seq,
         kind=row.kind,

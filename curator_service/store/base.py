@@ -46,6 +46,7 @@ APPEND_ONLY = (
     "entries",
     "rounds",
     "revisions",
+    "refinements",
     "withheld",
     "messages",
     "decisions",

@@ -236,7 +236,8 @@ def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
 def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreate:
     """The study with the persons of its dataset: its rows_per_person, and whether it has a person column.
 
-    ``auto`` answers of groups become Laplace noise, the only one there is for them.
+    ``auto`` answers of groups become Laplace noise, the only one there is for them. Without a cap on persons who may be
+    refined, the cap on queries is that.
 
     Raises Invalid, which names each wrong field, if the study cannot be made from it, and StateConflict if it is
     archived.
@@ -247,6 +248,9 @@ def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreat
     if isinstance(spec.release, wire.GroupsRelease) and isinstance(spec.answers, wire.AutoAnswers):
         laplace = wire.LaplaceAnswers.model_validate(spec.answers.model_dump() | {"mechanism": "laplace"})
         spec = spec.model_copy(update={"answers": laplace})
+    if spec.refine is not None and spec.refine.persons is None:  # a later raise of the cap raises no promise
+        refine = spec.refine.model_copy(update={"persons": spec.budget.queries})
+        spec = spec.model_copy(update={"refine": refine})
     _check_fit(spec, dataset, faults)
     return spec
 
@@ -301,8 +305,6 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[d
     faults += answers.faults(spec.answers)
     faults += groups.faults(spec)
     faults += ledger.faults(spec)
-    if spec.refine is not None:
-        faults.append({"field": "refine", "message": "no study of this version refines its records: leave it out"})
     if faults:
         raise Invalid.of(faults)
     if dataset.state == "archived":

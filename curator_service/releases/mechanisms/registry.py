@@ -29,7 +29,37 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
 
 def planned_mechanism(study: wire.StudyCreate) -> Mechanism:
     """The mechanism of a study, from public values alone. Raises Invalid if it does not fit the study."""
-    return mechanism_of(study, concrete(study)[0])
+    spec = concrete(study)[0]
+    mechanism = mechanism_of(study, spec)
+    _check_refine(study, spec)
+    return mechanism
+
+
+def refinement_of(study: wire.StudyCreate) -> PlanarLaplaceMechanism:
+    """The mechanism of the second draw of each measured record: that of the release, pure, and for one record."""
+    release = study.release
+    assert study.refine is not None
+    assert isinstance(release, wire.PlanarLaplaceRelease | wire.AutoRelease)
+    epsilon = wire.amount(study.refine.epsilon)
+    return PlanarLaplaceMechanism(epsilon, release.sensitivity, _rounding(study, release))
+
+
+def _check_refine(study: wire.StudyCreate, spec: Concrete) -> None:
+    """Raise Invalid for a study whose measured records cannot leave once more."""
+    if study.refine is None:
+        return
+    if isinstance(spec, wire.GroupsRelease):
+        raise Invalid.at("refine", "a study of groups sends no record, so none can leave once more: leave refine out")
+    if not isinstance(spec, wire.PlanarLaplaceRelease):
+        only = "measured records leave once more only with the noise of planar_laplace"
+        raise Invalid.at("refine", f"{only}, and this release is {spec.mechanism}: take that one, or leave refine out")
+    if spec.rotate:
+        why = "the curator does not keep the rotation, so a second draw cannot be turned alike"
+        raise Invalid.at("release.rotate", f"must be false with refine: {why}")
+    if study.privacy_unit != "row":
+        raise Invalid.at("privacy_unit", "must be row with refine: both draws are of one record")
+    if study.refine.persons is None:
+        raise Invalid.at("refine.persons", "is missing: say how many persons may be refined, or cap budget.queries")
 
 
 def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:

@@ -10,7 +10,7 @@ from blindopt.wire.base import BudgetEpsilon, GuaranteeKind, Name, Page, Reply, 
 CapAct = Literal["declared", "lowered", "raised", "continued"]
 
 
-LedgerKind = Literal["release", "answers", "correction", "refused"]
+LedgerKind = Literal["release", "answers", "refine", "correction", "refused"]
 
 
 class LedgerEntry(Reply):
@@ -23,13 +23,14 @@ class LedgerEntry(Reply):
     seq: int = Field(description="Position in the ledger of all studies; lines of other studies lie between.")
     kind: LedgerKind = Field(
         description=(
-            "release: a charge to every record; answers: a charge to one record; correction: a charge to one record, "
-            "whose answers of a query are released again; refused: a cap would have been exceeded."
+            "release: a charge to every record; answers: a charge to one record; refine: a charge to one record, for "
+            "its second draw, once; correction: a charge to one record, whose answers of a query are released again; "
+            "refused: a cap would have been exceeded."
         )
     )
     query_id: str | None = Field(description="The query; null for a release and a refusal.")
     row: int | None = Field(description="Candidate number; null: all of them, or the cap is not one for each record.")
-    plays: int = Field(description="Number of measurements; 0 for a correction.")
+    plays: int = Field(description="Number of measurements; 0 for a correction and a second draw.")
     epsilon: str | None = Field(description="Amount charged, or requested if refused.")
     row_epsilon: str | None = Field(
         description="Sum of the answers about this record, including this line, without the release."
@@ -68,6 +69,11 @@ class RowExposure(Reply):
     epsilon: str | None = Field(
         description="Sum of the answers, without the release; null: answers without noise have no bound."
     )
+    refined: bool = Field(
+        False,
+        exclude_if=lambda refined: not refined,
+        description="Whether the record was charged for its second draw, which epsilon includes; absent: it was not.",
+    )
     spent: str | None = Field(
         description=(
             "Amount that counts against the cap per record, including the release; where the dataset has a person "
@@ -101,6 +107,11 @@ class RowsLoss(Loss):
 
     answers: int = Field(description="Number of released answers about each of these records.")
     rows: int = Field(description="Number of records; of persons, where the dataset has a person column.")
+    refined: int = Field(
+        0,
+        exclude_if=lambda refined: not refined,
+        description="Number of second draws of each of these; absent where there is none.",
+    )
 
 
 class Accounting(Reply):

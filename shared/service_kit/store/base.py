@@ -21,6 +21,7 @@ MIGRATIONS: Migrations = {
     14: ["ALTER TABLE tokens ADD COLUMN mac BLOB", "ALTER TABLE users ADD COLUMN mac BLOB"],
     19: [],
     20: [],
+    21: [],
 }
 """Migrations of the tables that both services have."""
 ERASABLE = {"erasable": True}

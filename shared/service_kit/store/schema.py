@@ -13,7 +13,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from service_kit.store import StoreFault
 
-VERSION = 20
+VERSION = 21
 Migrations = Mapping[int, Sequence[str]]
 """By version: the statements that migrate a database of the version before. They may change append-only tables (a new
 column), and name every constraint. New tables and indexes need no statement: they are created afterwards."""

@@ -441,6 +441,7 @@ STUDIES = {
     "refuted": {"release": PROJECTED | {"mechanism": "po_gp_ucb", "acknowledge_refuted": True}, "features": SCALED},
     "nothing": {"release": {"mechanism": "identity"}, "answers": {"mechanism": "none"}, "features": PLAIN},
     **{name: {"answers": PRICED | {"mechanism": name}} for name in ("auto", "laplace", "one_bit", "piecewise")},
+    "second draws": {"refine": {"epsilon": "2.5", "persons": 40}},
     "caps and kernel": {"budget": {"epsilon_per_row": "3", "epsilon_total": "9.5"}, "kernel": KERNEL},
     "grid": _of_groups(kind="grid", parts=[4, 2]),
     "grid in another order": _of_groups(kind="grid", parts=[4, 2]) | {"features": PLAIN[::-1]},

@@ -334,6 +334,24 @@ def test_a_declared_number_of_rows_multiplies_what_a_person_loses():
     assert accounting.price(pure).sentence.endswith("uses 2 times each epsilon.")
 
 
+def test_a_study_that_refines_says_what_a_measured_record_and_everybody_are_promised():
+    """Theorem R with its limits."""
+    refine = {"refine": wire.Refine(epsilon="3", persons=50)}
+    spec = study(wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")).model_copy(update=refine)
+    words = guarantee(spec)
+    assert "a record was not queried are at most e^1 times as probable, and events in which it was queried" in words
+    assert "at most e^4 times. Beforehand everybody is promised the second bound alone" in words
+    assert "at most 50 persons." in words
+    assert any(gap.startswith("Second draws: ") for gap in not_protected(spec))
+    with_delta = spec.model_copy(update={"release": spec.release.model_copy(update={"delta": 1e-6})})
+    assert "e^1 times as probable plus 1e-06, and events" in guarantee(with_delta)
+    persons = spec.model_copy(update={"person_column": True, "rows_per_person": 3})
+    assert "k of the person's records were queried at most e^(1 + k 3) times" in guarantee(persons)
+    plain = spec.model_copy(update={"refine": None})
+    assert "second draw" not in guarantee(plain)
+    assert not any(gap.startswith("Second draws") for gap in not_protected(plain))
+
+
 def test_nothing_is_said_to_be_safe_in_a_list_of_what_is_not():
     assert len({gap.heading for gap in GAPS}) == len(GAPS)
     for gap in GAPS:
@@ -357,7 +375,9 @@ def test_what_vendors_read_of_a_study_is_in_plain_words_and_names_nothing_of_the
                 for measurement, unit in ((COLUMN, "row"), (BY_HAND, "answer"), (BY_HAND, "row")):
                     spec = study(release, answers=chosen, unit=unit, measurement=measurement)
                     persons = spec.model_copy(update={"person_column": "who", "rows_per_person": 3})
-                    for each in (spec, persons):
+                    refine = {"refine": wire.Refine(epsilon="3", persons=50)}
+                    refining = [each.model_copy(update=refine) for each in (spec, persons)]
+                    for each in (spec, persons, *refining):
                         ran = concrete(each)[0]
                         words = guarantee(each), belief(ran) or "", unit_of_privacy(each), neighbours(each, ran)
                         texts.update(words, not_protected(each, ran))

@@ -17,8 +17,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (20, "a3a26cc6315d3b64f326e08fd7dac52f29a8ce24672cae86b8fc6dd415e64b0d"),
-    "modeler": (20, "85b1accf70bb29c1ddd63fe49fc1c23b7cf317a3e90d9e9bb5934df292d4a0b8"),
+    "curator": (21, "e25bd3f7b3801cc40ce8d4d05c8478994c6324ca76abc9a8fb1a1e93df425384"),
+    "modeler": (21, "85b1accf70bb29c1ddd63fe49fc1c23b7cf317a3e90d9e9bb5934df292d4a0b8"),
 }
 
 

@@ -161,6 +161,7 @@ def _fill(database, context):
         curator_store.insert(db, inbox.rounds, query_id="qry_1", version=1, basis=1, fresh="[]", **created)
         revision = {"grant_id": "grt_1", "seq": 1, "query_id": "qry_1", "version": 1, "body": b"{}"}
         curator_store.insert(db, inbox.revisions, **revision, **created)
+        curator_store.insert(db, inbox.refinements, study_id="std_1", row=0, z="[0.5]")
         audit_log.share(db, "grt_1", lambda seq: b"{}")
         checkpoints.pin(db, "grt_1", "vkey", NOW)
         checkpoints.RECEIPTS.add(db, "grt_1", Receipt(0, b"{}", "note"))
@@ -268,7 +269,7 @@ def check_answers(database, order, change):
 
 def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures", "segments"}
-    measured = {"entries", "rounds", "revisions"}
+    measured = {"entries", "rounds", "revisions", "refinements"}
     account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger", "withheld"}
     vendors = {"messages", "decisions", "budget_changes"}
     assert set(TABLES) == evidence | measured | account | vendors
