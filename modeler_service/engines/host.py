@@ -70,7 +70,7 @@ class PartSpec:
 class News:
     """Observations ``since`` .. t - 1, for who has the ones before: those up to the one with the serial ``base``.
 
-    ``factor`` has their rows of L (t - since, t).
+    ``factor`` has their rows of L (t - since, t), and ``places`` those of refined candidates.
     """
 
     since: int
@@ -79,6 +79,7 @@ class News:
     serials: Rows
     factor: Matrix
     weights: Vector
+    places: dict[int, Vector]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def news_of(observed: Observations, since: int) -> News:
     base = int(observed.serials[since - 1]) if since else -1
     new = slice(since, t)
     rows, serials, weights = observed.rows[new].copy(), observed.serials[new].copy(), observed.weights[new].copy()
-    return News(since, base, rows, serials, observed.factor[new, :t].copy(), weights)
+    places = {row: observed.places[row] for row in rows[observed.is_refined(rows)].tolist()}
+    return News(since, base, rows, serials, observed.factor[new, :t].copy(), weights, places)
 
 
 class PartHost:
@@ -150,6 +152,7 @@ class PartHost:
         if _key(self._path) != self._key:
             raise _wrong(self._path)
         observed.retract(since)
+        observed.places.update(news.places)
         nowhere = np.zeros(observed.inputs.shape[1])
         for index, row in enumerate(news.rows.tolist()):
             t = since + index

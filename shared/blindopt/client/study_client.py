@@ -43,13 +43,15 @@ _WITHOUT_RECEIPT = (401, 408, 429, *range(500, 600))
 """Statuses that a curator also sends before it has recorded anything."""
 SETTLED = (
     "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit",
-    "measurement_source", "left_out",
+    "measurement_source", "left_out", "refine",
 )  # fmt: skip
 """The fields of a study that the choices of a run depend on: they may not change during the run."""
 
 
 _STUDY_BYTES, _SMALL_BYTES, _ANSWER_BYTES = 8 << 20, 1 << 16, 1 << 10
 """The most of a study, message or page of the log, of a reply without a list, and of an answer beside the others."""
+_REFINED_BYTES = 2 * wire.NUMBER_MAX
+"""The most of a number of a second draw, with its share of the salt."""
 
 
 class _Meta(BaseModel):
@@ -86,7 +88,7 @@ class StudyClient(Client):
         options = {"plain_http": True} | options
         super().__init__(url, token, **options)
         self._another = partial(StudyClient, url, token, study_id, transport=transport, reach=reach, **options)
-        self._study_id = study_id
+        self._study_id, self._answer_bytes = study_id, _ANSWER_BYTES
         self._path = f"/v1/studies/{study_id}"
 
     def study(self, trust: Callable[[wire.StudyView, str | None], None] = lambda view, note: None) -> wire.StudyView:
@@ -99,6 +101,7 @@ class StudyClient(Client):
         trust(view, reply.receipt)
         self._watch.observe(reply.exchange, reply.receipt)
         self._allowed_s = self._timeout_s + (view.reply_after_ms or 0) / 1000
+        self._answer_bytes = _ANSWER_BYTES + (_REFINED_BYTES * view.r if view.refine else 0)
         return view
 
     def is_curator(self) -> bool:
@@ -133,7 +136,7 @@ class StudyClient(Client):
         The caller records the exchange, in one transaction with what it stores of the reply.
         """
         body = query_body(query)
-        size = _SMALL_BYTES + _ANSWER_BYTES * sum(item.plays for item in query.rows)
+        size = _SMALL_BYTES + self._answer_bytes * sum(item.plays for item in query.rows)
         of_query: dict[str, Any] = {"study_id": self._study_id, "record": False, "reply_max_bytes": size}
         reply = self._send("POST", f"{self._path}/queries", body=body, key=key, **of_query)
         return self._answer(reply), reply
@@ -148,7 +151,7 @@ class StudyClient(Client):
         """
         params: dict[str, Any] = {"wait": wait_s} | ({} if version is None else {"version": version})
         path = f"{self._path}/queries/{query_id}"
-        size = _SMALL_BYTES + _ANSWER_BYTES * answers
+        size = _SMALL_BYTES + self._answer_bytes * answers
         of_query: dict[str, Any] = {"study_id": self._study_id, "record": False, "reply_max_bytes": size}
         reply = self._send("GET", path, params=params, longer_s=wait_s, **of_query)
         return self._answer(reply), reply
@@ -366,8 +369,10 @@ def check_same_study(first: wire.StudyView, study: wire.StudyView) -> None:
 def answers_of(reply: wire.QueryReply, rows: list[int]) -> list[wire.Answer | None]:
     """Return the answer of each requested row, in order; None for a declined row. Each row is measured once.
 
+    The noise description of an answer has the second draw of its row that the reply has.
+
     If a row was requested several times and not all of its measurements were made, the first ones have the answers.
-    Raises ProtocolViolated for a reply about other rows, or one that leaves a row out.
+    Raises ProtocolViolated for a reply about other rows, or one that leaves a row out or draws one twice.
     """
     answers_by_row: dict[int, deque[wire.Answer]] = defaultdict(deque)
     for answer in reply.answers:
@@ -381,4 +386,10 @@ def answers_of(reply: wire.QueryReply, rows: list[int]) -> list[wire.Answer | No
         raise ProtocolViolated("the curator answered other rows than those queried")
     if not missing <= declined | measured:
         raise ProtocolViolated("the curator left out a row without saying that it is declined")
+    draws = {refinement.row: refinement.z for refinement in reply.refined}
+    has_others = any(answer.passport.z is not None for answer in reply.answers)
+    if has_others or len(draws) < len(reply.refined) or not draws.keys() <= measured:
+        raise ProtocolViolated("the curator sent second draws of other rows than those that it answered")
+    if draws:
+        return [answer and answer.refined(draws.get(answer.row)) for answer in answers]
     return answers

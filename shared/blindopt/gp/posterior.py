@@ -233,7 +233,7 @@ class Posterior:
         if places:
             numbers = np.atleast_1d(rows).tolist()
             inputs = np.array([places.get(row, own) for row, own in zip(numbers, np.atleast_2d(inputs), strict=True)])
-            inputs = inputs.reshape(*np.shape(rows), -1)
+            inputs = inputs.reshape(*np.shape(rows), self._candidates.shape[1])
         return inputs if self._scales is None else inputs * self._scales
 
     def _next_row(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Rows, Vector
-from blindopt.errors import Invalid, NumericalFailure
+from blindopt.errors import Invalid, NumericalFailure, ProtocolViolated
 from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.candidates import column_scales
 from blindopt.gp.parts import Executor
@@ -29,6 +29,7 @@ from blindopt.optimizer.run_warnings import LAST, RunWarning, failure_warnings, 
 
 _BLOCK = 1 << 17  # numbers read at a time
 _FOUND_DIGITS = 6
+_FAR = 1_000  # standard deviations of the difference of two draws, which no pair of them reaches
 Over = Literal["asked", "all"]
 
 
@@ -153,6 +154,7 @@ class RowChooser:
         self._exact_values: dict[int, float] = {}  # exact outcomes, in units of the measurement
         self._exact_rows: Rows = np.empty(0, dtype=np.intp)  # rows whose outcome the caller reported as exact
         self._outcomes: list[float] = []  # in the run's direction
+        self._candidates, self._second_draws = candidates, dict[int, Vector]()
         _check(observations, study.n)
         observed = _rows([observation.row for observation in observations])
         self._initial = self._design(study, candidates, observed, _rows(declined))
@@ -178,6 +180,7 @@ class RowChooser:
                 # Answers about a row add up only if there is more than one.
                 unit_is_row=study.privacy_unit == "row" and may_repeat,
                 noise=study.noise,
+                refine_sd=None if study.refine is None else study.refine.sd,
                 fit=plan.fit,
                 tick=tick,
                 repeats=plan.repeats == "after_all",
@@ -294,14 +297,21 @@ class RowChooser:
         self._declined = np.union1d(self._declined, row)
 
     def show(self, row: int, answer: wire.Answer | None) -> None:
-        """Take the answer of the next trial into account; None: it was declined."""
+        """Take the answer of the next trial into account; None: it was declined.
+
+        Raises ProtocolViolated where the curator has not sent the second draw that the study has, or another one.
+        """
         if answer is None:
             self.decline(row)
         else:
+            if self.study.refine is not None and answer.passport.z is None:
+                raise ProtocolViolated(f"the curator sent no second draw of candidate {row}")
             self.observe(row, answer.y, answer.passport)
 
     def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         outcome = self._sign * y
+        if self.study.refine is not None and passport is not None and passport.z is not None:
+            self._refine(row, np.array(passport.z), self.study.refine.sd)
         self._algorithm.observe(row, outcome, passport)
         total, count = self._sums.get(row, (0.0, 0))
         self._sums[row] = total + outcome, count + 1
@@ -310,6 +320,16 @@ class RowChooser:
         is_exact = passport is not None and not (passport.measurement_variance or passport.privacy.variance)
         if is_exact and not isinstance(self.study, wire.StudyView):
             self._exact_rows = np.union1d(self._exact_rows, row)
+
+    def _refine(self, row: int, z: Vector, sd: float) -> None:
+        """Take the second draw of a candidate into account. Raises ProtocolViolated for one that is none of it."""
+        first = np.asarray(self._candidates[row])
+        if z.shape != first.shape or not np.abs(z - first).max() <= _FAR * np.hypot(sd, self.study.noise.sd or 0.0):
+            raise ProtocolViolated(f"the curator sent a second draw of candidate {row} that is none of it")
+        if not np.array_equal(self._second_draws.setdefault(row, z), z):
+            raise ProtocolViolated(f"the curator sent two different second draws of candidate {row}")
+        if isinstance(self._algorithm, GpRule):
+            self._algorithm.refine(row, z)
 
     def _note(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         """Note what an answer of the curator says beyond its outcome."""

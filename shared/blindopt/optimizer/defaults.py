@@ -78,6 +78,7 @@ class PublicCandidates:
     noise: wire.NoiseLaw
     answers: wire.Answers = NONE
     privacy_unit: Literal["row", "answer"] = "row"
+    refine: wire.RefineView | None = None
     goal: wire.Goal = BEST
 
 
@@ -175,6 +176,8 @@ def _algorithm(
         )
     if group_answers(study):
         return _open(spec, study, past, engine), "answers are private means of groups, each with noise of its own size"
+    if study.refine is not None:
+        return _open(spec, study, past, engine), "queried candidates come again, less blurred, and it takes both draws"
     if spec.stop.expected_improvement is not None:
         return _open(spec, study, past, engine), "the run is to end by a rule of it (stop.expected_improvement)"
     if isinstance(spec.fit, wire.Fit):

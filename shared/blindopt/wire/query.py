@@ -111,6 +111,13 @@ class NoisePassport(Reply):
         "several has less.",
     )
     measurement_variance_known: bool = Field(True, description="False if the variance is an estimate.")
+    z: list[float] | None = Field(
+        None,
+        max_length=FEATURES_MAX,
+        exclude_if=lambda z: z is None,
+        description="The less blurred copy of the candidate that came with the answer, as a modeler stores it: a "
+        "curator sends it in refined of its reply. Absent where there is none.",
+    )
 
 
 class Answer(Reply):
@@ -123,6 +130,10 @@ class Answer(Reply):
     plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements of which the answer is the mean.")
     y: float = Field(description="The released outcome, in units of the measurement.")
     passport: NoisePassport = Field(description="Noise description of the answer.")
+
+    def refined(self, z: list[float] | None) -> Self:
+        """Return the answer with the second draw of its candidate."""
+        return self.model_copy(update={"passport": self.passport.model_copy(update={"z": z})})
 
 
 class Refinement(Reply):

@@ -19,7 +19,7 @@ from modeler_service.engines.remote import TRIES, Workers
 from tests.modeler_service.engines.fake_cluster import FakeCluster, sections
 from tests.shared.blindopt.gp.test_gp_parts import grid, walk
 
-CASES = ("plain", "nugget", "hidden", "batch")
+CASES = ("plain", "nugget", "hidden", "batch", "refined")
 
 
 @cache

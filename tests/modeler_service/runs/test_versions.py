@@ -15,7 +15,7 @@ from service_kit.store.database import StoreFault
 from tests.modeler_service.stored_trials import AT, add_run, chosen_trial
 
 
-def reply(*rows, declined=()):
+def reply(*rows, declined=(), refined=()):
     """Answers whose y is their index."""
     passport = wire.NoisePassport(measurement_variance=0.0)
     answers = [wire.Answer(row=row, play=1, y=float(y), passport=passport) for y, row in enumerate(rows)]
@@ -26,6 +26,7 @@ def reply(*rows, declined=()):
         created_at=datetime(2026, 11, 21, tzinfo=UTC),
         answers=answers,
         declined=list(declined),
+        refined=[wire.Refinement(row=row, z=[float(row)]) for row in refined],
         salt="s",
     )
 
@@ -45,6 +46,13 @@ def test_each_trial_of_a_query_gets_its_own_answer_or_none(rows, answered, value
     assert [answer and answer.y for answer in answers_of(answered, rows)] == values
 
 
+def test_the_second_draw_of_a_row_comes_with_each_of_its_answers():
+    answered = reply(3, 5, 3, declined=[7], refined=[3, 5])
+    places = [answer and answer.passport.z for answer in answers_of(answered, [3, 5, 3, 7])]
+    assert places == [[3.0], [5.0], [3.0], None]
+    assert "z" not in answers_of(reply(3), [3])[0].passport.model_dump(), "a reply without draws is stored as before"
+
+
 @pytest.mark.parametrize(
     "answered",
     [
@@ -55,6 +63,9 @@ def test_each_trial_of_a_query_gets_its_own_answer_or_none(rows, answered, value
         reply(3, 5, declined=[9]),
         reply(3, 3, declined=[5]),
         reply(),
+        reply(3, declined=[5], refined=[3, 5]),
+        reply(3, 5, refined=[3, 3, 5]),
+        reply(3, 5, refined=[9]),
     ],
 )
 def test_a_reply_about_anything_else_is_refused(answered):
