@@ -130,8 +130,8 @@ class Verification:
 
     def _archived_faults(self) -> Iterator[tuple[str, str]]:
         """Yield each grant whose last archived exchange, which stays in the shared log, was changed or is missing."""
-        key = Verifier.parse(self._export.key)
-        for grant in sorted(self._export.grants()):
+        key, has_archived = Verifier.parse(self._export.key), any(self._export.of_kind("archived", None))
+        for grant in sorted(self._export.grants()) if has_archived else ():
             for note in self._export.of_kind("archived", grant):
                 match = _LAST_ARCHIVED.fullmatch(key.verify_text(note))
                 if match is None or match[1] != grant:
