@@ -78,9 +78,8 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
         _check_features(form, body["features"], [column.name for column in dataset.columns])
     if "release" in steps and not of_groups and hides == "small":
         _hide(form, body["features"], dataset)
-    is_stated = bool(form.get("goal.threshold")) != bool(form.get("goal.share"))
-    if "measurement" in steps and form.get("goal.kind") == "many" and not is_stated:
-        form.wrong("goal.threshold", "State a value, or choose a share: one of them")
+    if "measurement" in steps:
+        form.check_good()
     if "measurement" in steps and is_column:
         body["measurement"]["noise_variance"] = form.real("column_noise", needed=False) or 0.0
     if "release" in steps and of_groups:

@@ -202,9 +202,9 @@ async def results(page: Page) -> Response:
     where = f"/studies/{page.path['study_id']}"
     view, reply = await page.api.get(f"/v1{where}"), await page.api.get(f"/v1{where}/results")
     trail = [*_TRAIL, (view["spec"]["name"], where)]
-    return page.show(
-        "results.html", title="Results by feature", trail=trail, results=reply, charts=figures.by_feature(reply)
-    )
+    shown = {"results": reply, "charts": figures.by_feature(reply)}
+    shown["direction"] = view["spec"]["measurement"]["direction"]
+    return page.show("results.html", title="Results by feature", trail=trail, **shown)
 
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))

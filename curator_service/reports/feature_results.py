@@ -38,6 +38,11 @@ _METHOD = (
     "records, divided by its squared length-scale, as a part of the sum over all features. It is a guess, and a poor "
     "one after few answers."
 )
+_OF_ALL = "Counted from the exact outcomes of all candidates, not from a model."
+_OF_QUERIED = (
+    "Counted from measured outcomes, not from a model. How good other records are is not known here: a vendor's "
+    "recommendation says what its model expects."
+)
 _PRIVACY = (
     "This is made from your records and stays with you, so no budget counts it. What you then do in public, "
     "such as other bounds, other features or a word to a vendor, can reveal what it shows."
@@ -67,6 +72,7 @@ class FeatureResults:
             released = self._studies.of(db, study_id)
             answered = _answered(db, study_id)
             measured = _measured(db, study_id, released, answered.rows)
+            good = _good(db, study_id, released, measured)
         spec = released.spec
         values = _values(released, answered.rows)
         if released.groups is not None:
@@ -81,6 +87,7 @@ class FeatureResults:
             method=_METHOD,
             problem=problem,
             privacy=_PRIVACY,
+            good=good,
             features=[
                 wire.FeatureResult(
                     column=feature.column,
@@ -98,6 +105,27 @@ class FeatureResults:
                 for j, feature in enumerate(spec.features)
             ],
         )
+
+
+def _good(db: Connection, study_id: str, released: Released, measured: dict[int, float]) -> wire.GoodRecords | None:
+    """What vendors found, from the outcomes that the owner knows; of a column those of all candidates."""
+    goal, outcome = released.spec.goal, released.spec.measurement
+    if not isinstance(goal, wire.FindMany):
+        return None
+    sign, values = 1 if outcome.direction == "maximize" else -1, np.array(list(measured.values()))
+    threshold, share, label = goal.threshold, goal.share, _OF_QUERIED
+    if isinstance(outcome, wire.ColumnMeasurement):
+        every = sign * np.array(list(_measured(db, study_id, released, list(range(released.n))).values()))
+        if share is not None and len(every):
+            threshold = sign * float(np.quantile(every, 1 - share, method="higher"))
+        share, label = float(np.mean(every >= sign * (threshold or 0.0))) if len(every) else None, _OF_ALL
+    return wire.GoodRecords(
+        found=None if threshold is None else int(np.count_nonzero(sign * values >= sign * threshold)),
+        queried=len(values),
+        threshold=threshold,
+        by_chance=None if share is None else share * len(values),
+        label=label,
+    )
 
 
 def _answered(db: Connection, study_id: str) -> _Answered:

@@ -54,7 +54,7 @@ async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
     names = {"name", "curator_url", "study_id", "initial_rows", "batch_size", "initial_design", "repeats"}
     form = _blank()
-    form.fill(run.model_dump(include=names | {"stop", "kernel"}))
+    form.fill(run.model_dump(include=names | {"stop", "kernel", "goal"}))
     form.fill({"algorithm.name": run.algorithm.name, "queries": run.queries_max})
     if run.trials or run.observations:
         form.fill({"continue_from": run.id})
@@ -144,8 +144,10 @@ async def test(page: Page, form: Form) -> Response:
 def _spec(form: Form, access: dict[str, Any]) -> Body:
     """Return the body of the request. What was left empty has its default: the service decides it from the study."""
     hyper = form.get("hyper", AUTO)
-    without = {*wire.StudyAccess.model_fields, "algorithm", "observations", "fit", "goal"}
+    without = {*wire.StudyAccess.model_fields, "algorithm", "observations", "fit"}
     without |= set() if hyper == "given" else {"kernel"}
+    without |= set() if form.get("goal.kind") else {"goal"}
+    form.check_good()
     body = access | form.read(wire.RunCreate, without) | {"algorithm": {"name": form.get("algorithm.name", AUTO)}}
     if hyper in ("fixed", "fitted"):
         body["fit"] = {} if hyper == "fitted" else None

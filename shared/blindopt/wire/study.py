@@ -651,6 +651,18 @@ class FeatureResult(Reply):
     points: list[FeaturePoint] = Field(description="Newest answers, oldest of them first.")
 
 
+class GoodRecords(Reply):
+    """How many good records vendors found by the queries of a study that looks for many: for the owner alone."""
+
+    found: int | None = Field(description="Queried candidates that are good; null: what is good is not known here.")
+    queried: int = Field(description="Queried candidates with an outcome.")
+    threshold: float | None = Field(description="What counts as good, in units of the measurement; null: not known.")
+    by_chance: float | None = Field(
+        description="Expected number of good ones among as many random candidates; null: not known here."
+    )
+    label: str = Field(description="What the figures are made from, in words.")
+
+
 class StudyResults(Reply):
     """The results of a study by feature, from its answers and records: for the owner alone."""
 
@@ -659,6 +671,7 @@ class StudyResults(Reply):
     fitted: int = Field(description="Number of answers that the relevance is computed from.")
     method: str = Field(description="How the relevance is computed, in words.")
     problem: str | None = Field(description="Why there is no relevance, in words; null if there is one.")
+    good: GoodRecords | None = Field(None, description="Good ones so far; null where the best record is looked for.")
     privacy: str = Field(description="What using it means for privacy, in words.")
     features: list[FeatureResult] = Field(description="Features in the order of the study.")
 

@@ -219,6 +219,11 @@ class Form:
             value = self.get(name) or None
         return schema.get("default") if value is None else value
 
+    def check_good(self) -> None:
+        """Record a fault where a search for many has neither a value nor a share that says what is good, or both."""
+        if self.get("goal.kind") == "many" and bool(self.get("goal.threshold")) == bool(self.get("goal.share")):
+            self.wrong("goal.threshold", "State a value, or choose a share: one of them")
+
     def file(self, name: str) -> Upload | None:
         """A required file. If it is missing, record an error and return None."""
         if name not in self.files:

@@ -68,6 +68,46 @@ def test_points_are_the_answers_as_they_left_against_the_records_own_values(file
     assert again == results
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("answers", [wire.NONE, LAPLACE], ids=["exact", "laplace"])
+def test_what_was_found_is_counted_beside_what_random_candidates_would_give(file, answers, direction):
+    """Against the records themselves; a record that was measured twice counts once. A best record has no such count."""
+    gain = Y if direction == "maximize" else -Y
+    level = np.sort(gain)[-6]  # of 60: a tenth
+    stated = wire.FindMany(threshold=float(level if direction == "maximize" else -level))
+    measurement = wire.ColumnMeasurement(column="y", direction=direction)
+    rows = [7, *range(5, 35)]
+    for goal in (stated, wire.FindMany(share=0.1)):
+        study = file.study(features=FEATURES, answers=answers, measurement=measurement, goal=goal)
+        _ask(file, study, rows[:1])
+        _ask(file, study, rows[1:])
+        good, records = _results(file, study).good, [file.order(study)[row] for row in set(rows)]
+        assert (good.found, good.queried) == (sum(gain[records] >= level), 30)
+        assert (good.threshold, good.by_chance) == (stated.threshold, pytest.approx(3.0))
+        assert "exact outcomes of all" in good.label
+    assert _results(file, file.study(features=FEATURES, answers=answers, measurement=measurement)).good is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "figures"),
+    [(wire.FindMany(threshold=2.0), (1, 2.0, None)), (wire.FindMany(share=0.1), (None, None, pytest.approx(0.2)))],
+    ids=["stated", "share"],
+)
+def test_where_people_measure_only_what_they_measured_counts(file, goal, figures):
+    """Of three candidates two are measured."""
+    measurement = wire.InboxMeasurement(question="How much?", direction="maximize")
+    study = file.study(features=FEATURES, answers=wire.NONE, measurement=measurement, goal=goal)
+    for row in (3, 8, 9):
+        file.ask(study, row)
+    items = file.in_process.call("owner", "GET", f"/v1/inbox?study_id={study}")["items"]
+    for item, value in zip(items[:2], (2.5, 1.5), strict=True):
+        values = [{"measurement_id": item["id"], "value": value}]
+        file.in_process.call("owner", "POST", f"/v1/queries/{item['query_id']}:answer", json={"values": values})
+    good = _results(file, study).good
+    assert (good.queried, good.found, good.threshold, good.by_chance) == (2, *figures)
+    assert "a vendor's recommendation" in good.label
+
+
 def test_few_or_equal_answers_and_a_draft_have_no_relevance(file):
     study = file.study(features=FEATURES, answers=wire.NONE)
     for _ in range(7):

@@ -98,6 +98,12 @@ KERNEL = {"lengthscale": 2.0, "signal_variance": 1.0, "noise_variance": 0.1}
         ({"algorithm.name": "ei"}, {"algorithm": {"name": "ei"}}),
         ({"initial_rows": "7", "initial_design": "random"}, {"initial_rows": 7, "initial_design": "random"}),
         ({"repeats": "never"}, {"repeats": "never"}),
+        ({"goal.kind": "best"}, {"goal": {"kind": "best"}}),
+        (
+            {"goal.kind": "many", "goal.threshold": "280", "stop.found": "12", "stop.least_probability": "0.1"},
+            {"goal": {"kind": "many", "threshold": 280.0}, "stop": {"found": 12, "least_probability": 0.1}},
+        ),
+        ({"goal.kind": "many", "goal.share": "0.01"}, {"goal": {"kind": "many", "share": 0.01}}),
         ({"hyper": "fitted"}, {"fit": {}}),
         ({"hyper": "fixed"}, {"fit": None}),
         ({"hyper": "given"} | {f"kernel.{k}": str(v) for k, v in KERNEL.items()}, {"kernel": KERNEL}),
@@ -105,6 +111,13 @@ KERNEL = {"lengthscale": 2.0, "signal_variance": 1.0, "noise_variance": 0.1}
 )
 def test_what_is_filled_in_is_sent(typed, more):
     assert wire.RunCreate.model_validate_json(json.dumps(sent(typed))) == run_of(**more)
+
+
+@pytest.mark.parametrize("said", [{}, {"goal.threshold": "1", "goal.share": "0.01"}])
+def test_a_search_for_many_says_once_what_is_good(said):
+    form = Form.of(FormData({"name": "run", "goal.kind": "many"} | said))
+    _spec(form, ACCESS)
+    assert form.errors == {"goal.threshold": "State a value, or choose a share: one of them"}
 
 
 def test_a_form_like_a_run_sends_what_that_run_was_given(browsers, ended):
