@@ -314,13 +314,14 @@ class Budgets:
         grant: Principal,
         released: ReleasedStudy,
         rows: Sequence[tuple[int, int]],
-        query_id: str,
+        query: Mapping[str, object],
         reserved: int,
     ) -> str | BudgetExhausted:
         """Charge a query of ``rows`` (row, plays); when it was, or the refusal for its grant, which is recorded.
 
-        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded. ``reserved`` bytes of
-        the grant's log quota are counted for the answer. Raises RecordChanged.
+        ``rows`` are those that may be measured. A query of none is charged nothing, and recorded. ``query``: its id
+        as query_id, and what else the log says of it. ``reserved`` bytes of the grant's log quota are counted for the
+        answer. An owner, who queries all groups, gets the refusal itself. Raises RecordChanged.
         """
         spec, file = released.spec, self.of_file(db, released.spec.dataset_id)
         refined = ledger_lines.refined_rows(db, released.study_id) if spec.refine is not None else ()
@@ -332,8 +333,8 @@ class Budgets:
         except BudgetExhausted as refusal:
             refused = self.refuse(db, grant.actor, released.study_id, spec, refusal, rows, refined)
             self._context.audit_trail.quotas.add(db, grant.id, refused.size)
-            return refusal_for_grant(db, released.study_id, grant.id, spec, rows)
-        details: dict[str, Any] = {"query_id": query_id, "rows": [list(row) for row in rows]}
+            return refusal if grant.role == "owner" else refusal_for_grant(db, released.study_id, grant.id, spec, rows)
+        details: dict[str, Any] = {**query, "rows": [list(row) for row in rows]}
         if fresh := [charge.row for charge in charges[len(rows) :]]:
             details["refined"] = fresh
         charged = self._add(db, grant.actor, released.study_id, spec, "answers", charges, details)

@@ -217,11 +217,26 @@ async def listed(page: Page) -> Response:
     if page.query.get("as"):
         return await downloads.listing(page, f"/v1{where}/groups", "groups", "groups", wire.GroupEntry)
     study = await page.api.read(f"/v1{where}", wire.StudyOwnerView)
-    listing = wire.GroupPage(groups=[], next_page_token=None)
+    listing, best = wire.GroupPage(groups=[], next_page_token=None), None
     if study.report is not None and study.report.counts:
-        listing = await page.api.read(f"/v1{where}/groups", wire.GroupPage, page_token=page.query.get("page_token"))
+        token = page.query.get("page_token")
+        listing = await page.api.read(f"/v1{where}/groups", wire.GroupPage, page_token=token)
+        if listing.groups and listing.groups[0].y is not None:
+            first = await page.api.read(f"/v1{where}/groups", wire.GroupPage, page_size=1_000)
+            best = next((group for group in first.groups if group.recommended), None)
     trail = [("Studies", "/studies"), (study.spec.name, where)]
-    return page.show("groups.html", title="Groups", trail=trail, listing=listing, study=study)
+    return page.show("groups.html", title="Groups", trail=trail, listing=listing, study=study, best=best)
+
+
+@pages.post("/studies/{study_id}:answer_all", roles=("owner",))
+async def answer_all(page: Page, form: Form) -> Response:
+    """Answer about every group at once."""
+    where = f"/studies/{page.path['study_id']}"
+    try:
+        await page.api.post(f"/v1{where}:answer_all", key=form.key)
+    except ApiProblem as problem:
+        return page.go(f"{where}/groups", f"No group was answered: {problem.in_words}", mood="bad")
+    return page.go(f"{where}/groups", "Every group is answered. Each grant of the study reads the same answers.")
 
 
 @pages.post("/studies/{study_id}:open_group", roles=("owner",))

@@ -54,7 +54,7 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     blank = {"state": "closed", "note": None, "release_problem": None}
     db.execute(update(store.studies).where(store.studies.c.id.in_(studies)).values(blank))
     grants = {row.principal for study in studies for row in tokens.of_study(db, study)}
-    replies = stored_replies.forget_all(db, sorted(grants), marker)
+    replies = stored_replies.forget_all(db, sorted(grants.union(studies)), marker)  # a study's: about all groups
     reports = _reports(db, studies)
     _rewrite(db, inbox.refinements, inbox.refinements.c.study_id, studies, z="")
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):

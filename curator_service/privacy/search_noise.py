@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Context, Decimal
-from math import exp, hypot
+from math import exp, hypot, prod
 
 from blindopt.answer_worth import FEW, carried, law_of
 from blindopt.arrays import Matrix
@@ -12,11 +12,13 @@ from blindopt.wire import (
     ColumnMeasurement,
     Feature,
     ForecastPoint,
+    GridCells,
     GroupsRelease,
     IdentityRelease,
     NoAnswerNoise,
     NoiseLaw,
     Price,
+    PrivateCells,
     StudyCreate,
     Tool,
     amount,
@@ -169,8 +171,18 @@ def tool(
             ", and needs no vendor.",
         )
     if isinstance(spec.release, GroupsRelease):
-        why = "Answers about all groups use as much epsilon as answers about two: let the vendor query every group."
-        return Tool(name="groups_at_once", why=why)
+        cells = spec.release.cells
+        if isinstance(cells, GridCells):
+            count = prod(cells.parts)
+        else:
+            count = cells.number if isinstance(cells, PrivateCells) else len(cells.centres)
+        why = (
+            "Answers about all groups use as much epsilon of a record as answers about two. After the release, have "
+            "every group answered at once (:answer_all): no search is needed."
+        )
+        if cap is not None and cap < count:
+            why += f" The cap of {cap:,} measurements may be too low for up to {count:,} groups: take no cap."
+        return Tool(name="groups_at_once", why=why, figures={"groups": count})
     if cap is not None and cap >= n and not of_column:
         why = f"The cap of {cap:,} measurements is enough to measure each of the {n:,} records."
         return Tool(name="measure_all", why=why, figures={"records": n, "queries": cap})

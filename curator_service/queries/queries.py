@@ -5,11 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from blindopt import wire
+from blindopt.audit.merkle_log import sha256
 from blindopt.errors import (
     BudgetExhausted,
     Erased,
@@ -56,6 +57,8 @@ RECORDS_BYTES = 4 << 10
 MEASUREMENT_BYTES = 1 << 10
 """The most bytes of an answer in a reply, or of a measurement with its entry and its answer if people or a system
 measure; and of a second draw in a reply."""
+ALL = "answers"
+"""The key of the query of all groups, under the id of its study in place of a grant's."""
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
 
@@ -142,6 +145,38 @@ class Queries:
         self._context.idempotency.key_of(caller)
         released = await self._released(study_id)
         self._check(released, query)
+        return await self._ask(caller, study_id, released, query, pacing)
+
+    async def answer_all(self, caller: RequestContext, study_id: str) -> StoredReply:
+        """Answer a query of every group, once a study: whoever asks again, under any key, gets the same bytes.
+
+        As ``ask``: one charge for each group in one transaction, before the first draw. Raises StateConflict for a
+        study of records, BudgetExhausted.
+        """
+        self._context.idempotency.key_of(caller)
+        released = await self._released(study_id)
+        if released.groups is None:
+            raise StateConflict("the candidates of this study are records: only groups are answered at once")
+        rows = [wire.RowPlays(row=row) for row in range(released.n)]
+        query = wire.QueryRequest.model_construct(rows=rows)  # the public limits are those of a vendor's query
+        return await self._ask(_of_study(caller, study_id), study_id, released, query, None)
+
+    def answers(self, study_id: str) -> bytes:
+        """The reply of ``answer_all``, as it was stored. Raises StateConflict before there is one, and Erased."""
+        with self._context.database.read() as db:
+            store.state_of(db, study_id)
+            if (body := answers_of_all(db, self._context, study_id)) is None:
+                raise StateConflict("the owner has not had every group of this study answered at once")
+        return body
+
+    async def _ask(
+        self,
+        caller: RequestContext,
+        study_id: str,
+        released: Released,
+        query: wire.QueryRequest,
+        pacing: ReplyPacing | None,
+    ) -> StoredReply:
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
             stored = await asyncio.to_thread(self._context.idempotency.earlier, caller)
@@ -195,7 +230,8 @@ class Queries:
         self._context.audit_trail.quotas.check_room(db, caller.principal.id, RECORDS_BYTES + reserved)
         withheld = withheld_rows(db, self._vault, released, requested)
         query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]
-        charged = self._budgets.charge_answers(db, caller.principal, released, rows, query_id, reserved)
+        charge = {"query_id": query_id} | _all(caller)
+        charged = self._budgets.charge_answers(db, caller.principal, released, rows, charge, reserved)
         if isinstance(charged, BudgetExhausted):
             return charged
         store.begin_query(
@@ -310,7 +346,7 @@ class Queries:
             refined=refined,
             salt=reply_salt(refinements.numbers(sent, refined) if refined else (answer.y for answer in sent)),
         )
-        effect = Effect(reply, "exchange", {"query_id": reply.id}, reserved=charged.reserved)
+        effect = Effect(reply, "exchange", {"query_id": reply.id} | _all(caller), reserved=charged.reserved)
         return self._context.idempotency.settle(db, caller, effect)
 
     async def query(
@@ -339,7 +375,7 @@ class Queries:
             latest = None if measured is None else inbox_store.latest(db, query_id)
             key = row.idempotency_key
             if (stored := stored_replies.find(db, row.grant_id, key, None) if measured is None else None) is not None:
-                self._context.audit_trail.check_reply(db, principal, key, stored.log_seq, stored.reply)
+                self._context.audit_trail.check_reply(db, principal.id, key, stored.log_seq, stored.reply)
         if measured is None and stored is None:
             raise StillRunning("the query was charged and not answered: send it again under its key")
         if stored is not None and version <= 1:
@@ -407,6 +443,25 @@ class Queries:
 def _is_exact(released: Released) -> bool:
     """Whether nothing is drawn for an answer."""
     return is_exact(released.spec) and released.spec.refine is None
+
+
+def _of_study(caller: RequestContext, study_id: str) -> RequestContext:
+    """The request of an owner for all groups, under a principal and a key of the study: so it takes effect once."""
+    principal = replace(caller.principal, id=study_id, study_id=study_id)
+    return replace(caller, principal=principal, key=ALL, body_sha256=sha256(b""))
+
+
+def answers_of_all(db: Connection, context: ServiceContext, study_id: str) -> bytes | None:
+    """The stored answers about every group of a study; None without any. Raises Erased, and RecordChanged."""
+    if (stored := stored_replies.find(db, study_id, ALL, None)) is None:
+        return None
+    context.audit_trail.check_reply(db, study_id, ALL, stored.log_seq, stored.reply)
+    return stored.reply.body
+
+
+def _all(caller: RequestContext) -> dict[str, bool]:
+    """What the log says of a query beside its id: whether it is of all groups."""
+    return {"all": True} if caller.principal.role == "owner" else {}
 
 
 def _or_raise(outcome: StoredReply | Exception) -> StoredReply:

@@ -2,23 +2,33 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from math import sqrt
+from threading import Lock
 from typing import Any
 
 from blindopt import wire
-from blindopt.errors import Erased, StateConflict
+from blindopt.errors import Erased, NumericalFailure, StateConflict
+from blindopt.formats import npy_files
 from curator_service import store
 from curator_service.budget import ledger_lines
 from curator_service.budget.file_use import most_by_row
 from curator_service.privacy import accounting
 from curator_service.privacy.prices import Prices, alone, is_groups, text
+from curator_service.queries.queries import answers_of_all
 from curator_service.releases.groups import group_entries
 from curator_service.releases.report import release_status
+from curator_service.reports.feature_results import noise_variance
 from curator_service.store import reasons
-from curator_service.studies.release_cache import ReleasedStudies
+from curator_service.studies.release_cache import Released, ReleasedStudies
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
+
+EXPECTED_MAX, EXPECTED_KEPT = 500, 16
+"""The most groups that are modelled, in a second or two; and of how many studies that is kept."""
 
 
 class Accounts:
@@ -27,6 +37,9 @@ class Accounts:
     def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
         self._studies = studies
+        self._expecting = Lock()
+        self._expected: dict[str, list[float]] = {}
+        """By study, what the model expects of each group after the answers about all, which never change."""
 
     def ledger(
         self,
@@ -104,7 +117,29 @@ class Accounts:
                 raise Erased("the study was erased by its owner")
             first = 0 if position is None else position + 1
             rows = list(range(first, min(first + limit, released.n)))
-            return group_entries(db, self._studies.vault, rows, released)
+            entries = group_entries(db, self._studies.vault, rows, released)
+            body = answers_of_all(db, self._context, study_id)
+        return entries if body is None else self._with_answers(entries, body, released)
+
+    def _with_answers(self, entries: list[wire.GroupEntry], body: bytes, released: Released) -> list[wire.GroupEntry]:
+        """Groups with the answers about all, and the one that these recommend: post-processing, with no randomness."""
+        answers = wire.QueryReply.model_validate_json(body).answers
+        with self._expecting:
+            if (means := self._expected.get(released.study_id)) is None:
+                means = _expected(self._studies.vault, released, answers)
+                self._expected = dict([*self._expected.items()][1 - EXPECTED_KEPT :]) | {released.study_id: means}
+        best = (max if released.spec.measurement.direction == "maximize" else min)(means, default=None)
+        return [
+            entry.model_copy(
+                update={
+                    "y": answers[entry.row].y,
+                    "sd": sqrt(noise_variance(answers[entry.row])),
+                    "expected": means[entry.row] if means else None,
+                    "recommended": bool(means) and means[entry.row] == best,
+                }
+            )
+            for entry in entries
+        ]
 
     def accounting(self, study_id: str, delta: float | None) -> wire.Accounting:
         """The privacy cost of a study so far, by two accountants; ``delta``: the study's own if None.
@@ -147,6 +182,25 @@ class Accounts:
         return accounting.report(
             spec, rows, total, at, released=charged, release=current.claimed, again=again, refined=refined
         )
+
+
+def _expected(vault: Vault, released: Released, answers: Sequence[wire.Answer]) -> list[float]:
+    """The posterior mean of each group's outcome after one answer about each; empty without a model of so many."""
+    from blindopt.optimizer.optimizer import Optimizer  # late: few studies need it
+
+    if released.n > EXPECTED_MAX:
+        return []
+    spec = released.spec
+    observations = [{"row": answer.row, "y": answer.y, "passport": answer.passport} for answer in answers]
+    direction = spec.measurement.direction == "maximize"
+    z = npy_files.load(vault.candidates(released.id))
+    with suppress(NumericalFailure):
+        optimizer = Optimizer(
+            z, kernel=spec.kernel, maximize=direction, algorithm="ei", seed=0, observations=observations
+        )
+        means: list[float] = optimizer.posterior().mean.tolist()
+        return means
+    return []
 
 
 def prices_of(db: Connection, study_id: str) -> Prices:

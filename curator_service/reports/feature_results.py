@@ -135,12 +135,17 @@ def _answered(db: Connection, study_id: str) -> _Answered:
         if (body := _body(db, query)) is None:
             continue
         for answer in wire.QueryReply.model_validate_json(body).answers:
-            passport = answer.passport
-            own = passport.measurement_variance if passport.measurement_variance_known else 0.0
             rows.append(answer.row)
             y.append(answer.y)
-            noise.append((passport.privacy.variance or 0.0) + own)
+            noise.append(noise_variance(answer))
     return _Answered(rows, np.array(y), np.array(noise))
+
+
+def noise_variance(answer: wire.Answer) -> float:
+    """The variance of the noise in an answer, as far as it is known."""
+    passport = answer.passport
+    of_measurement = passport.measurement_variance if passport.measurement_variance_known else 0.0
+    return (passport.privacy.variance or 0.0) + of_measurement
 
 
 def _body(db: Connection, query: Any) -> bytes | None:

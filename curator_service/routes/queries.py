@@ -190,6 +190,17 @@ async def get_query(
 
 
 @router.get(
+    "/answers",
+    response_model=wire.QueryReply,
+    responses=documented(409),
+    dependencies=[allowed("owner", "modeler")],
+)
+def get_answers(study_id: StudyId, curator: CuratorDep) -> Response:
+    """Get the answers about every group, if the owner has had all answered: always the same bytes. Returns them."""
+    return Response(curator.queries.answers(study_id), media_type="application/json")
+
+
+@router.get(
     "/revisions",
     response_model=wire.RevisionPage,
     responses={

@@ -9,7 +9,13 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes import CuratorDep, GrantId, StudyId, TokenId
-from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router, preferences
+from service_kit.web.dependencies import (
+    NEEDS_ROOM,
+    RecordedReply,
+    RequestContextDep,
+    api_router,
+    preferences,
+)
 from service_kit.web.listings import ListFilterDep, PagingDep
 from service_kit.web.openapi import header
 from service_kit.web.problems import documented
@@ -96,6 +102,16 @@ def make_sandbox(study_id: StudyId, caller: RequestContextDep, curator: CuratorD
     as y. The dataset's account is charged nothing. Grants of it open the sandbox alone. Returns the open sandbox.
     """
     return RecordedReply(curator.sandboxes.make(caller, study_id))
+
+
+@router.post("/{study_id}:answer_all", status_code=201, response_model=wire.QueryReply, responses=documented(409))
+async def answer_all(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Answer about every group of a groups study at once, for all grants. Once: a repetition gets the same answers.
+
+    A record uses as much epsilon as by answers about two groups. 403 where a cap leaves no room, 409 for a study of
+    records. Returns one answer for each candidate.
+    """
+    return RecordedReply(await curator.queries.answer_all(caller, study_id))
 
 
 @router.post("/{study_id}:close", response_model=wire.StudyOwnerView, responses=documented(409))

@@ -260,6 +260,12 @@ def _vendor(folder: Path, owner: Owner, vendor: Vendor, study: str) -> None:
     _call(owner, "GET", f"/v1/messages/{sent['id']}")
     _call(owner, "POST", f"/v1/messages/{sent['id']}:decide", {"decision": "accepted", "word": "Thank you."})
     _call(owner, "POST", f"{path}:open_group", {"row": second})
+    answers = {"epsilon": 0.5, "centre": 500, "value_bound": 400}
+    budget = {"epsilon_per_row": 1}
+    at_once = released.another("All groups", outcome="price", answers=answers, budget=budget).release().id
+    _call(owner, "POST", f"/v1/studies/{at_once}:answer_all")
+    _call(owner, "GET", f"/v1/studies/{at_once}/answers")
+    owner.close_study(at_once)
 
 
 def _measuring(folder: Path, owner: Owner, measurer: Measurer) -> None:

@@ -43,6 +43,17 @@ def test_the_first_page_of_a_report_has_its_verdict_and_the_whole_signature(serv
     visitor = Visitor(browser, services.address_of("olga"))
     visitor.login("olga", PASSWORD)
     visitor.open(f"/console/studies/{study}")
+    visitor.page.get_by_role("link", name="every group answered at once").click()
+    visitor.press("Answer about every group")
+    visitor.look("groups")
+    expected = visitor.page.get_by_role("columnheader", name="Expected")
+    assert expected.count() == 1
+    best = int(re.search(r"Group (\d) is expected to be the best", visitor.page.locator("main").inner_text())[1])
+    cells = [row.inner_text().split("\t") for row in visitor.page.locator("tbody tr").all()]
+    assert min(cells, key=lambda row: float(row[-2]))[0] == str(best)  # blood pressure is to be low
+    visitor.press(f"Open group {best}")
+    assert f"Candidate {best} of pressure is a group" in visitor.page.locator("main").inner_text()
+    visitor.open(f"/console/studies/{study}")
     visitor.press("Make the report")
     page = visitor.page
     shown = page.locator("main").inner_text()

@@ -9,7 +9,7 @@ import pytest
 import blindopt as bo
 from blindopt import wire
 from blindopt.client import StudyClient, new_key
-from tests.builders import registered_apart
+from tests.builders import a_study, group_release, laplace, registered_apart
 
 
 def by_hand(dataset, small):
@@ -101,6 +101,37 @@ def test_a_release_like_chance_is_refused_with_the_option_that_confirms_it(curat
     assert (refused.returncode, "confirm_chance" in refused.stderr) == (4, False)
     assert "with --confirm-chance." in refused.stderr
     assert "open" in command("study", "release", made, "--yes", "--confirm-chance")
+
+
+def test_all_groups_are_answered_by_a_command_and_in_python_and_a_loop_reads_the_same(curator, command, tmp_path):
+    """The grant's reading of them is in both logs. The modeler's algorithm is the oracle of what is recommended."""
+    csv = b"a,y\n" + b"".join(b"%d,%d\n" % (i % 8, i % 8 + i % 3) for i in range(800))
+    with bo.Owner(curator.url, curator.token) as owner:
+        dataset = registered_apart(owner, "groups", csv)
+        spec = a_study(
+            group_release("4", (8,), 1), laplace("4", value_bound=5.0), upper=8.0, columns="a", dataset_id=dataset.id
+        )  # fmt: skip
+        study = owner.draft(owner.create_study(spec).id).release()
+        grant, copies = tmp_path / "grant.json", [tmp_path / "c.jsonl", tmp_path / "m.jsonl"]
+        study.grant("Acme").save(grant)
+        assert curator.run_in_process("study", "answer-all", study.id).returncode == 1  # nobody confirmed
+        printed = command("study", "answer-all", study.id, "--yes").splitlines()
+        groups = study.answer_all()
+        charged = [line.row for line in owner.ledger(study.id) if line.kind == "answers"]
+    assert charged == [*range(8)]
+    with bo.Study.from_grant(grant, log=tmp_path / "log.sqlite") as loop:
+        answers = loop.all_answers()
+        observations = [{"row": a.row, "y": a.y, "passport": a.passport} for a in answers]
+        expected = bo.Optimizer(loop.candidates, seed=0, algorithm="ei", observations=observations).posterior().mean
+        loop.settle()
+        loop.export(copies[1])
+    assert [(group.row, group.y) for group in groups] == [(answer.row, answer.y) for answer in answers]
+    assert [group.expected for group in groups] == pytest.approx(expected.tolist())
+    best = max(groups, key=lambda group: group.expected)
+    assert [group.row for group in groups if group.recommended] == [best.row]
+    assert printed[1].split()[0] == str(best.row)
+    copies[0].write_text(command("audit", "export"), encoding="utf-8")
+    assert command("audit", "reconcile", study.id, *map(str, copies)).endswith(" 0 differences\n")
 
 
 def test_from_help_to_a_release(curator, command, tmp_path):

@@ -163,6 +163,14 @@ class Study(display.Shown):
         """The latest answers, in the order of the queries."""
         return [answer for _, answer in self.history if answer is not None]
 
+    def all_answers(self) -> list[wire.Answer]:
+        """The answers about every group that the owner of a groups study requested at once: no query of yours.
+
+        Raises Remote ``state_conflict`` before there are any.
+        """
+        with self._disputing():
+            return self._client.answers(self.view.n).answers
+
     def _queries(self, *states: str) -> list[StoredQuery]:
         with self._log.read() as copy:
             return copy.queries(*states)

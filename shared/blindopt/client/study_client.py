@@ -165,6 +165,14 @@ class StudyClient(Client):
                 self._watch.observe(reply.exchange, reply.receipt)
             raise
 
+    def answers(self, n: int) -> wire.QueryReply:
+        """Return the answers about all ``n`` groups that the owner requested at once. Raises Remote before there are.
+
+        They are the same bytes for every grant of the study.
+        """
+        of_study: dict[str, Any] = {"study_id": self._study_id, "reply_max_bytes": _SMALL_BYTES + _ANSWER_BYTES * n}
+        return self._send("GET", f"{self._path}/answers", **of_study).check().read(wire.QueryReply)
+
     def revisions(self, after: int = 0, *, page_size: int = 1_000) -> wire.RevisionPage:
         """Return answers to pending queries of this grant, and corrections, after the revision ``after``."""
         params = {"page_size": page_size} | ({"page_token": str(after)} if after else {})

@@ -347,6 +347,12 @@ class GroupEntry(Reply):
     lower: list[float] | None = Field(description="Lower bounds of a part of a grid, in raw units; null for centres.")
     upper: list[float] | None = Field(description="Upper bounds of a part of a grid, in raw units; null for centres.")
     spent: str = Field(description="Epsilon of the answers about it so far, without the release.")
+    y: float | None = Field(None, description="Answer about it, with noise, once every group was answered at once.")
+    sd: float | None = Field(None, description="Standard deviation of the noise in y.")
+    expected: float | None = Field(
+        None, description="Its mean outcome as the model of all these answers expects it; null beyond 500 groups."
+    )
+    recommended: bool = Field(False, description="Whether it is expected to be the best.")
 
 
 class GroupPage(Page):

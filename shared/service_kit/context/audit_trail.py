@@ -169,7 +169,8 @@ class AuditTrail:
 
         if request.principal.study_id is not None:
             grant = request.principal.id
-            if request.path.startswith("/v1/audit/"):  # requests about the log itself are not in the shared one
+            # Requests about the log itself, and those of an owner about a study, are not in the shared one.
+            if request.path.startswith("/v1/audit/") or request.principal.role == "owner":
                 body_at(None)
             else:
                 head = audit_log.share(db, grant, body_at)
@@ -291,16 +292,12 @@ class AuditTrail:
     def _all_findings(self) -> list[LogBroken]:
         return [*self._findings["first"], *self._findings["second"]]
 
-    def check_reply(
-        self, db: Connection, principal: Principal, key: str, log_seq: int | None, reply: StoredReply
-    ) -> None:
+    def check_reply(self, db: Connection, principal_id: str, key: str, log_seq: int | None, reply: StoredReply) -> None:
         """Raise RecordChanged unless a stored reply to a modeler is the one that the record at ``log_seq`` is about.
 
         None: it was stored before that was noted, or somebody took it away. Then the whole log is read.
         """
-        if principal.study_id is None:
-            return
-        about = {"grant_id": principal.id, "idempotency_key": key, "status": reply.status}
+        about = {"grant_id": principal_id, "idempotency_key": key, "status": reply.status}
         about |= {"reply_sha256": sha256(reply.body), "replayed": False}
         try:
             records = [audit_log.record_at(db, log_seq)] if log_seq is not None else audit_log.exchanges_under(db, key)
@@ -309,7 +306,7 @@ class AuditTrail:
         if log_seq is None and not records and segments.size(db):
             raise Archived("the answer to this request is in an archived segment of the log")
         if not any(about.items() <= record.get("exchange", {}).items() for record in records):
-            self.report(LogBroken(f"the stored answer under key {key} was changed", about=principal.id))
+            self.report(LogBroken(f"the stored answer under key {key} was changed", about=principal_id))
             raise RecordChanged("the stored answer to this request differs from the audit log: it is not served")
 
     def check_unanswered(self, db: Connection, principal: Principal, key: str, query_id: str) -> None:

@@ -64,7 +64,8 @@ class Idempotency:
         reply = row.reply
         if row.sealed:
             reply = StoredReply(reply.status, self._seal.open(reply.body), replayed=True)
-        self._audit_trail.check_reply(db, request.principal, key, row.log_seq, reply)
+        if request.principal.study_id is not None:
+            self._audit_trail.check_reply(db, request.principal.id, key, row.log_seq, reply)
         return reply
 
     def earlier(self, request: RequestContext) -> StoredReply | None:

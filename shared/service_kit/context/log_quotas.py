@@ -7,6 +7,7 @@ from service_kit.store import day_counts
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection
 
+GRANT = "grt_"
 _NOT_LIVE = " not live"
 
 
@@ -41,6 +42,8 @@ class LogQuotas:
 
     def check_room(self, db: Connection, grant_id: str, size: int) -> None:
         """Raise LogQuotaReached if the quota leaves no room for so many bytes."""
+        if not grant_id.startswith(GRANT):
+            return
         now = self._clock()
         row = day_counts.find(db, grant_id, now)
         quota = self.per_day if row.most is None else row.most
@@ -50,8 +53,10 @@ class LogQuotas:
     def add(self, db: Connection, grant_id: str, size: int) -> None:
         """Count bytes that the transaction adds. Raises LogQuotaReached, and then ``check`` does for the day.
 
-        A negative size gives back what was reserved for more than was needed.
+        A negative size gives back what was reserved for more than was needed. Only grants have a quota.
         """
+        if not grant_id.startswith(GRANT):
+            return
         now = self._clock()
         if (quota := day_counts.add(db, grant_id, now, size, self.per_day)) is not None:
             amount = day_counts.find(db, grant_id, now).amount

@@ -27,7 +27,7 @@ class Principal:
     @property
     def is_user(self) -> bool:
         """Whether it logged in with a password instead of a token. Its id is then also its key id."""
-        return self.kid == self.id
+        return self.kid.startswith("usr_")
 
     @property
     def actor(self) -> str:

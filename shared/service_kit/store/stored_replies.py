@@ -16,6 +16,7 @@ from sqlalchemy import (
     cast,
     func,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -137,7 +138,10 @@ def add(
 
 
 _AT_ONCE = 100
-_OF_GRANTS = _replies.c.principal.startswith("grt_", autoescape=True) & (_replies.c.sealed == 0)
+_OF_GRANTS = (_replies.c.sealed == 0) & or_(
+    _replies.c.principal.startswith("grt_", autoescape=True),
+    _replies.c.principal.startswith("std_", autoescape=True),  # answers for every grant of a study
+)
 # Cast, because a row that was changed by hand may hold something other than bytes.
 _ANSWER_COLUMNS = _replies.c.status, cast(_replies.c.body, LargeBinary).label("body")
 _ANSWER = PreparedStatement(

@@ -20,6 +20,7 @@ from service_kit.store import users as stored_users
 from service_kit.store.database import Database
 from service_kit.verification import LogVerification
 from tests import beside
+from tests.builders import group_release
 from tests.curator_service.budget.file_of_records import FileOfRecords, spec_of
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -319,6 +320,50 @@ def test_a_stored_answer_that_was_changed_or_deleted_is_neither_served_nor_drawn
     assert copy.count("charge") == charged
     assert copy.curator.context.audit_trail.findings == [f"the stored answer under key {KEY} {words}"]
     assert look(copy, query).status_code == 503
+
+
+@pytest.fixture(scope="module")
+def prepared_groups(tmp_path_factory):
+    """A study of groups that were all answered at once."""
+    folder = tmp_path_factory.mktemp("groups")
+    file = FileOfRecords(folder)
+    answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=4.0)
+    study = file.study(release=group_release("1", (2, 2), 1), answers=answers)
+    sent = file.in_process.send("owner", "POST", f"/v1/studies/{study}:answer_all").content
+    file.in_process.curator.close()
+    file.in_process.close()
+    return sent, (folder, {"open": study}, {"open": file.tokens[study]})
+
+
+OF_ALL_EDITS = {
+    **{name: (f"{edit} WHERE idempotency_key = 'answers'", words) for name, (edit, words) in ANSWER_EDITS.items()},
+    "nothing": ("UPDATE replies SET status = status", None),
+    "a second one": (
+        """INSERT INTO replies SELECT principal, 'other', request_sha256, status, body, sealed, created_at, log_seq
+        FROM replies WHERE idempotency_key = 'answers'""",
+        "key other is not in the log",
+    ),
+    "a line of the ledger": ("UPDATE ledger SET row_total = 0 WHERE row = 1", "ledger line"),
+    "its query": ("UPDATE queries SET study_id = 'std_0000000000000000'", "is missing in the log"),
+}
+
+
+@pytest.mark.parametrize("edit", OF_ALL_EDITS)
+def test_an_edit_of_the_answers_about_all_groups_is_found_and_these_are_not_served(edit, prepared_groups, tmp_path):
+    """What was sent may be served where it is still stored as the log says."""
+    (sent, prepared), (statement, words) = prepared_groups, OF_ALL_EDITS[edit]
+    copy = Copy(prepared, tmp_path)
+    copy.edit(statement)
+    copy.open()
+    path = f"/v1/studies/{copy.names['open']}"
+    for who, act in (("owner", f"POST {path}:answer_all"), ("open", f"GET {path}/answers")):
+        reply = copy.curator.send(who, *act.split())
+        assert (reply.content == sent) if edit == "nothing" else (edit not in ANSWER_EDITS or reply.status_code == 503)
+        assert reply.content == sent or reply.json()["code"] == "record_changed"
+    assert copy.count("charge") == 2  # the release, and all groups
+    findings = [*copy.findings(), *copy.curator.context.audit_trail.findings]
+    assert any(words in finding for finding in findings) if words else not findings
+    copy.close()
 
 
 def look(copy, query):

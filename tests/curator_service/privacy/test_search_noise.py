@@ -231,14 +231,14 @@ CASES = [
     ("exact column", a_study(wire.AutoRelease(epsilon="2"), EXACT, features=BOX), "sort", "Sort the column"),
     ("public", a_study(wire.IdentityRelease(mechanism="identity"), EXACT), "search", "no noise"),
     ("private column", a_study(wire.AutoRelease(epsilon="2"), PRIVATE, features=BOX), "search", "you could also sort"),
-    ("grid", GROUPS, "groups_at_once", "let the vendor query every group"),
+    ("grid", GROUPS, "groups_at_once", "answered at once (:answer_all): no search is needed."),
     (
         "centres",
         GROUPS.model_copy(
             update={"release": group_release(cells=wire.PrivateCells(kind="private", number=9, epsilon="0.1"))}
         ),
         "groups_at_once",
-        "let the vendor query every group",
+        "(:answer_all)",
     ),
     ("more queries than records", by_people(queries=60), "measure_all", "60 measurements"),
     ("as many", by_people(queries=40), "measure_all", "40 records"),
@@ -258,6 +258,13 @@ def test_the_tool_of_twelve_written_cases(spec, name, says):
     assert (tool.name, says in tool.why) == (name, True), tool
     assert bool(tool.hints) == (name == "search" and len(spec.features) >= 4)
     assert all("one feature" not in hint for hint in tool.hints)
+
+
+def test_a_cap_that_is_in_the_way_of_answers_about_all_groups_is_named_before_the_release():
+    capped = GROUPS.model_copy(update={"budget": wire.Budget(queries=2)})
+    tools = [search_noise.tool(spec, None, (), 1000, is_public=False) for spec in (capped, GROUPS)]
+    assert [tool.figures for tool in tools] == [{"groups": 3}] * 2
+    assert ["cap of 2 measurements may be too low for up to 3 groups" in tool.why for tool in tools] == [True, False]
 
 
 WHOLE_PRIVATE = a_study(WHOLE, PRIVATE, features=WIDE, measurement=BY_HAND)

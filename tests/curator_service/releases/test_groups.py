@@ -11,15 +11,20 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from scipy import stats
+from sqlalchemy import text
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
+from blindopt.errors import StillRunning
 from curator_service.privacy.measurement import groups as of_answers
+from curator_service.privacy.noise import add_integer_laplace
 from curator_service.releases import groups
 from curator_service.releases.mechanisms import groups as of_release
 from curator_service.releases.mechanisms import private_centres
 from curator_service.studies import release_cache
 from service_kit.context.request import RequestContext
+from service_kit.store import audit_log
 from tests.builders import a_study, group_release
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.replaced_noise import replace_integer_laplace
@@ -125,6 +130,140 @@ def test_different_groups_cost_one_epsilon_and_a_second_answer_is_refused(curato
     assert [(row["record"], row["spent"]) for row in exposed] == [(None, "1"), (None, "1")]
 
 
+def answer_all(curator, study, **sent):
+    return curator.send("owner", "POST", f"/v1/studies/{study}:answer_all", **sent)
+
+
+def get_answers(curator, study, who="modeler"):
+    return curator.send(who, "GET", f"/v1/studies/{study}/answers")
+
+
+def stored_bytes(curator):
+    with curator.context.database.read() as db:
+        return [row.body for row in db.execute(text("SELECT body FROM replies"))]
+
+
+def lines_of(curator, study):
+    entries = curator.call("owner", "GET", f"/v1/studies/{study}/ledger?page_size=1000")["entries"]
+    return [(line["kind"], line["row"], line["plays"], line["epsilon"], line["cap"]) for line in entries]
+
+
+def test_every_group_is_answered_by_one_charge_each_and_everybody_reads_the_same_bytes(curator, study, exact):
+    """The ledger is counted by hand: the release, and one line for each group, whoever repeats the request."""
+    assert get_answers(curator, study).status_code == 409
+    first, again = answer_all(curator, study, key="a"), answer_all(curator, study, key="b")
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    curator.grant(study, "another")
+    replies = [get_answers(curator, study, who) for who in ("modeler", "another", "owner")]
+    assert {reply.content for reply in (first, again, *replies)} == {first.content}
+    body = first.json()
+    assert [(a["row"], a["play"]) for a in body["answers"]] == [(0, 1), (1, 1)]
+    assert [a["y"] for a in body["answers"]] == pytest.approx([(1.5 + 2 + 2.5 + 2.25) / 4, (3 + 1 + 2.5 + 3) / 4])
+    assert len(exact) == 3  # the numbers, and one draw for each group
+    of_all = [("answers", row, 1, "0.75", None) for row in (0, 1)]
+    assert lines_of(curator, study) == [("release", None, 0, "0.25", None), *of_all]
+    account = curator.call("owner", "GET", f"/v1/studies/{study}/account")
+    assert (account["row_epsilon"], account["total_epsilon"], account["total_plays"]) == ("1", "1.75", 2)
+    exposed = curator.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+    assert [(row["row"], row["queries"], row["spent"]) for row in exposed] == [(0, 1, "1"), (1, 1, "1")]
+    signed = curator.call("owner", "POST", f"/v1/studies/{study}:report")["report"]
+    (reported,) = signed["studies"]
+    losses = [(loss["answers"], loss["rows"]) for loss in reported["spent"]["rows"]]
+    assert (reported["worst_epsilon"], losses) == ("1", [(1, 2)])
+    assert query(curator, study, 0).status_code == 403
+    records = [r for r in records_of(curator) if r.get("details", {}).get("query_id") == body["id"]]
+    charge, reply = records
+    assert (charge["kind"], charge["details"]["all"], charge["details"]["rows"]) == ("charge", True, [[0, 1], [1, 1]])
+    assert (reply["kind"], reply["details"]["all"], reply["actor"]) == ("exchange", True, charge["actor"])
+    assert reply["exchange"]["reply_sha256"] == sha256(first.content)
+    groups = curator.call("owner", "GET", f"/v1/studies/{study}/groups")["groups"]
+    assert [group["y"] for group in groups] == [a["y"] for a in body["answers"]]
+    assert [group["recommended"] for group in groups] == [False, True]
+
+
+def records_of(curator):
+    with curator.context.database.read() as db:
+        return [entry.record for entry in audit_log.walk(db)]
+
+
+def test_a_cap_in_the_way_refuses_all_groups_draws_nothing_and_is_told_the_owner(curator, exact):
+    dataset = register(curator, csv_of(POINTS, [*Y[:-1], 21.0]))
+    queries = release(curator, draft(dataset, budget=wire.Budget(queries=1)))
+    queried = release(curator, draft(dataset))
+    assert query(curator, queried, 1).status_code == 201
+    exact.clear()
+    for study, cap, used in ((queries, "queries", "0.25"), (queried, "epsilon_per_row", "0.75")):
+        refused = answer_all(curator, study)
+        assert (refused.status_code, refused.json()["budget"]["cap"]) == (403, cap), refused.text
+        assert lines_of(curator, study)[-1][0] == "refused"
+        assert curator.call("owner", "GET", f"/v1/studies/{study}/account")["row_epsilon"] == used
+        assert get_answers(curator, study, "owner").status_code == 409
+    assert exact == []
+    body = {"budget": {"queries": 2}, "reason": "all groups"}
+    curator.call("owner", "PUT", f"/v1/studies/{queries}/budget", json=body)
+    assert answer_all(curator, queries).status_code == 201
+
+
+def test_only_an_owner_has_all_groups_answered_and_only_of_groups(curator, study):
+    assert curator.send("modeler", "POST", f"/v1/studies/{study}:answer_all").json()["code"] == "forbidden"
+    local = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="0.5")
+    dataset = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
+    assert answer_all(curator, curator.draft(draft(dataset))["id"]).json()["code"] == "study_not_open"
+    records = release(curator, draft(dataset, release=local, budget=wire.Budget()))
+    assert (answer_all(curator, records).status_code, get_answers(curator, records).status_code) == (409, 409)
+    curator.call("owner", "POST", f"/v1/studies/{study}:close")
+    assert answer_all(curator, study).json()["code"] == "study_not_open"
+
+
+def test_two_owners_at_once_have_one_query_and_a_fault_in_the_draw_draws_it_later_under_its_charge(
+    curator, exact, monkeypatch
+):
+    """More groups than are drawn within the transaction of the charge."""
+    csv = "a,b,y\n" + "".join(f"{(i + 0.5) / 80!r},0.5,{i % 3}\n" for i in range(80))
+    cells = wire.GridCells(kind="grid", parts=[80, 1])
+    study = release(curator, draft(register(curator, csv), cells, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(groups, "answers", lambda *_: 1 // 0)
+        assert answer_all(curator, study).status_code == 500
+    charged = lines_of(curator, study)
+    assert len(charged) == 81
+    assert get_answers(curator, study).status_code == 409
+
+    async def twice():
+        path = f"/v1/studies/{study}:answer_all"
+        callers = [RequestContext(owner, secrets.token_hex(16), "POST", path, key, sha256(b"")) for key in "ab"]
+        requests = [curator.curator.queries.answer_all(caller, study) for caller in callers]
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    owner = asyncio.run(curator.context.authentication.authenticate(f"Bearer {curator.tokens['owner']}"))
+    first, second = asyncio.run(twice())
+    assert isinstance(second, StillRunning)
+    assert get_answers(curator, study).content == first.body == answer_all(curator, study).content
+    assert lines_of(curator, study) == charged
+    assert len(exact) == 1 + 80
+
+
+@pytest.mark.parametrize("factor", [1, 2], ids=["", "half the scale"])
+def test_all_answers_follow_the_law_that_their_description_says(curator, monkeypatch, factor):
+    """A thousand groups of one record whose y is known. Half the scale is the control."""
+    n = 1_000
+    csv = "a,b,y\n" + "".join(f"{(i + 0.5) / n!r},{factor / 4},2.5\n" for i in range(n))
+    numbers = group_release("1000", cells=wire.GridCells(kind="grid", parts=[n, 1]), min_count=1)
+    study = release(curator, draft(register(curator, csv), release=numbers, budget=wire.Budget()))
+
+    def add(values, sensitivity, epsilon):
+        return add_integer_laplace(values, sensitivity, factor * epsilon)
+
+    replace_integer_laplace(monkeypatch, add, of_answers)
+    answers = wire.QueryReply.model_validate_json(answer_all(curator, study).content).answers
+    assert len(answers) == n
+    scale = 2 * 1.0 / 0.75  # 2 C / epsilon, of one record
+    assert {answer.passport.privacy.scale for answer in answers} == {scale}
+    p = stats.kstest([(answer.y - 2.5) / scale for answer in answers], stats.laplace.cdf).pvalue
+    assert p > 1e-7 if factor == 1 else p < 1e-7
+
+
 def test_the_cap_of_the_file_counts_the_group_that_was_queried_most(curator, exact):
     dataset = register(curator, csv_of(POINTS, [*Y[:-1], 7.0]))
     caps = {"epsilon": "1", "delta": None}
@@ -155,7 +294,7 @@ def test_the_owner_sees_every_group_with_what_it_has_spent_and_nothing_exact(cur
     page = curator.call("owner", "GET", f"/v1/studies/{study}/groups")
     assert [(g["row"], g["count"], g["spent"]) for g in page["groups"]] == [(0, 4, "0"), (1, 4, "0.75")]
     assert (page["groups"][0]["centre"], page["groups"][0]["upper"]) == ([0.25, 0.25], [0.5, 0.5])
-    assert set(page["groups"][0]) == {"row", "count", "centre", "lower", "upper", "spent"}
+    assert {page["groups"][0][name] for name in ("y", "sd", "expected")} == {None}
     second = curator.call("owner", "GET", f"/v1/studies/{study}/groups?page_size=1&page_token=0")["groups"]
     assert [g["row"] for g in second] == [1]
 
@@ -169,6 +308,7 @@ def test_a_withheld_record_is_taken_out_of_the_sums_and_nothing_is_declined(cura
     assert curator.call("owner", "POST", f"/v1/studies/{study}:open_group", json={"row": 0})["size"] == 3
     again = release(curator, draft(spec["dataset_id"]))
     assert curator.call("owner", "GET", f"/v1/studies/{again}")["report"]["counts"] == [3, 4]
+    assert answer_all(curator, again).json()["answers"][0]["y"] == pytest.approx((2 + 2.5 + 2.25) / 3)
 
 
 class Counted(np.ndarray):
@@ -245,11 +385,14 @@ def test_a_record_that_is_withheld_while_an_answer_is_drawn_is_not_in_it(curator
 
 
 def test_an_erased_study_keeps_what_it_cost(curator, study):
-    query(curator, study, 0, 1)
+    sent = answer_all(curator, study).content
+    assert sent in stored_bytes(curator)
     dataset = curator.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
     for path in (f"/v1/studies/{study}:close", f"/v1/datasets/{dataset}:archive", f"/v1/datasets/{dataset}:erase"):
         curator.call("owner", "POST", path)
-    assert query(curator, study, 0).status_code == 410
+    assert query(curator, study, 0).status_code == answer_all(curator, study).status_code == 410
+    assert [get_answers(curator, study, who).status_code for who in ("modeler", "owner")] == [410, 410]
+    assert sent not in stored_bytes(curator)
     assert curator.call("owner", "GET", f"/v1/datasets/{dataset}/account")["epsilon"] == "1"
     spent = curator.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
     assert [row["spent"] for row in spent] == ["1", "1"]
@@ -313,8 +456,9 @@ def test_persons_have_their_noise_for_all_their_records(curator, exact):
     study = release(curator, draft(register(curator, csv, person="who", rows_per_person="2"), min_count=1))
     view = curator.call("modeler", "GET", f"/v1/studies/{study}")
     assert "the records of one person, 2 at most, are replaced by any others" in view["guarantee"]
-    query(curator, study, 0)
-    assert exact == [(4, 4, Decimal("0.25")), (1, 4 * of_answers.LEVELS, Decimal("0.75"))]
+    answer_all(curator, study)
+    assert exact[0] == (4, 4, Decimal("0.25"))
+    assert exact[1:] == [(1, 4 * of_answers.LEVELS, Decimal("0.75"))] * view["n"]
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])

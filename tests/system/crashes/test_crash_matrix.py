@@ -18,11 +18,12 @@ import httpx
 import pytest
 
 from blindopt import wire
-from blindopt.client import Owner, Vendor
+from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote, Unreachable
 from blindopt.formats import npy_files
 from curator_service.datasets.readings import SMALL_BYTES
 from tests import beside
+from tests.builders import a_study, group_release
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.crashing_service import UNNAMED, Shot, arm, shots
@@ -744,6 +745,50 @@ def test_a_draft_and_a_grant_that_a_kill_interrupts_are_made_once(parties, small
         grant = act(http, f"/v1/studies/{study}/grants", {"name": "m"}, "granted")
         assert parties.curator.rows("SELECT count(*) FROM tokens WHERE study_id = ?", study) == [(1,)]
         assert grant["token"]
+
+
+IN_ALL_GROUPS = {
+    "charge.before-commit": (0, 0),
+    "charge.after-commit": (80, 0),
+    "groups.draw.before": (80, 0),
+    "groups.draw.after": (80, 0),
+    "answer.before-commit": (80, 0),
+    "answer.after-commit": (80, 1),
+}
+"""Where a curator dies that answers about 80 groups: lines of its ledger and stored answers then."""
+
+
+@pytest.mark.slow(every=3)
+@pytest.mark.parametrize("point", IN_ALL_GROUPS)
+def test_all_groups_that_a_kill_interrupts_are_charged_once_and_answered_once(parties, point):
+    """Asked for again under another key, as the page does after a reload."""
+    curator = parties.curator
+    csv = b"x,y\n" + b"".join(b"%f,%d\n" % (i + 0.5, i % 3) for i in range(80))
+    spec = a_study(
+        group_release("1000", (80,), 1), wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=3.0),
+        columns="x", upper=80.0,
+    )  # fmt: skip
+    with parties.owner() as owner:
+        dataset = owner.register(point, csv, public=True).id
+        study = owner.create_study(spec.model_copy(update={"dataset_id": dataset})).id
+        owner.release(study)
+        granted = _granted(parties, study, "1")
+        _shoot(parties, point)
+        with contextlib.suppress(Unreachable):
+            owner.study(study).answer_all()
+        _dies(parties)
+        of_study = "kind = 'answers' AND study_id = ?"
+        lines = curator.rows(f"SELECT count(*) FROM ledger WHERE {of_study}", study)[0][0]
+        stored = curator.rows("SELECT count(*) FROM replies WHERE principal = ?", study)[0][0]
+        assert KILLS > 1 or (lines, stored) == IN_ALL_GROUPS[point]
+        curator.start()
+        groups = owner.study(study).answer_all()
+        assert [group.y for group in owner.study(study).answer_all()] == [group.y for group in groups]
+        charged = [line.row for line in owner.ledger(study) if line.kind == "answers"]
+    assert sorted(charged) == list(range(80))
+    with StudyClient(curator.url, granted.token, study) as client:
+        assert [answer.y for answer in client.answers(80).answers] == [group.y for group in groups]
+    checks.check_service(curator)
 
 
 def test_every_durable_step_from_a_file_to_the_end_of_a_run_has_a_point(parties, small, dataset):

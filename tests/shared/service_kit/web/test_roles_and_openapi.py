@@ -131,7 +131,7 @@ ALLOWED = {
         "POST /v1/studies/{study_id}:report": OWNER,
         **{f"{method} /v1/studies": OWNER for method in ("GET", "POST")},
         f"PUT {STUDY}": OWNER,
-        **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "sandbox", "close")},
+        **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "sandbox", "answer_all", "close")},
         **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
         **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
         **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},
@@ -158,6 +158,7 @@ ALLOWED = {
         f"POST {STUDY}/queries": MODELER,
         f"GET {STUDY}/queries/{{query_id}}": MODELER,
         f"GET {STUDY}/revisions": MODELER,
+        f"GET {STUDY}/answers": OWNER | MODELER,
         f"POST {STUDY}/messages": MODELER,
         f"GET {STUDY}/messages/{{message_id}}": MODELER,
         "GET /v1/messages": OWNER,
@@ -452,8 +453,8 @@ def test_every_reply_names_its_headers(document, name):
                 assert ("Idempotency-Replayed" in reply["headers"]) == (keyed and status.startswith("2"))
                 exchanged |= {path} if "Blindopt-Receipt" in reply["headers"] else set()
     of_study = (
-        "", "/candidates", "/candidates/parts/{part}", "/queries", "/queries/{query_id}", "/revisions", "/messages",
-        "/messages/{message_id}",
+        "", "/candidates", "/candidates/parts/{part}", "/queries", "/queries/{query_id}", "/revisions", "/answers",
+        "/messages", "/messages/{message_id}",
     )  # fmt: skip
     with_receipts = {"/v1/studies/{study_id}" + path for path in of_study} if name == "curator" else set()
     assert {path for path in exchanged if not path.startswith("/v1/audit")} == with_receipts
