@@ -101,7 +101,7 @@ def charge_answers(
     """The charges for measuring ``rows`` (row, plays), a line for each. Raises BudgetExhausted, without a charge.
 
     ``balances`` has every row with earlier answers that is a requested one or of the same person; of groups, every one.
-    Where measured records leave once more, a line of each that is not among those ``refined`` before comes last.
+    Where measured records leave again, a line of each that is not among those ``refined`` before comes last.
     """
     budget, prices = spec.budget, Prices.of(spec)
     if budget.queries is not None and before.plays + (plays := sum(n for _, n in rows)) > budget.queries:

@@ -132,6 +132,9 @@ def release(
     confirm_chance: Annotated[
         bool, typer.Option("--confirm-chance", help="Release although its answers find no better record than chance.")
     ] = False,
+    confirm_consent: Annotated[
+        bool, typer.Option("--confirm-consent", help="All persons agreed that a measured record leaves again.")
+    ] = False,
     yes: Yes = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -145,6 +148,7 @@ def release(
         draft = client.study(study).view
         confirm(f"{draft.guarantee}\nRelease {draft.spec.name}? This cannot be undone.", yes)
         confirmed = {"confirm_high_risk": confirm_high_risk, "confirm_chance": confirm_chance}
+        confirmed["confirm_consent"] = confirm_consent
         request = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, **confirmed)
         try:
             view = client.release(study, request=request)
@@ -366,6 +370,9 @@ def answer(
     measurement: MeasurementId,
     value: Annotated[float, typer.Argument(parser=typed_number, metavar="NUMBER", help="What was measured.")],
     note: Note = None,
+    consent: Annotated[
+        bool, typer.Option("--consent", help="The study's consent was read to the person, who agreed.")
+    ] = False,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
@@ -378,7 +385,8 @@ def answer(
         item = client.measurement(measurement)
         values = [{"measurement_id": item.id, "value": value}]
         names = {"values.0.value": "VALUE", "note": "--note"}
-        state = client.answer(item.query_id, parsed(wire.AnswerCreate, {"values": values, "note": note}, names))
+        fields = {"values": values, "note": note, "consent": consent}
+        state = client.answer(item.query_id, parsed(wire.AnswerCreate, fields, names))
     show(state, f"{item.id}: saved; {state.open} of its query still open", as_json)
 
 

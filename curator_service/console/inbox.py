@@ -103,7 +103,8 @@ async def save(page: Page, form: Form) -> Response:
     done = 0
     try:
         for query, values in answers.items():
-            await page.api.post(f"/v1/queries/{query}:answer", {"values": values}, key=f"{form.key}:a:{query}")
+            body = {"values": values, **({"consent": True} if form.has("consent") else {})}
+            await page.api.post(f"/v1/queries/{query}:answer", body, key=f"{form.key}:a:{query}")
             done += len(values)
         for (query, reason), declined in declines.items():
             body = {"measurement_ids": declined, "reason": reason}
@@ -210,7 +211,8 @@ async def answer(page: Page, form: Form) -> Response:
         return await _refused(page, form.again(), item, 422)
     verb = "correct" if form.get("act") == "correct" else "answer"
     values = [{"measurement_id": item["id"], "value": value, "expected_version": version}]
-    body = {"values": values, "note": form.get("note") or None}
+    body: dict[str, Any] = {"values": values, "note": form.get("note") or None}
+    body |= {"consent": True} if form.has("consent") and verb == "answer" else {}
     try:
         entered = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
     except ApiProblem as problem:

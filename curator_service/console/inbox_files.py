@@ -46,7 +46,8 @@ async def import_(page: Page, form: Form) -> Response:
     if not body:
         form.wrong("file", "Choose the file that you filled in")
         return _shown(page, form.again(), 422)
-    query = {"commas": form.get("commas") or "ask", "corrections": "apply" if go == "apply" else "ask"}
+    query: dict[str, Any] = {"commas": form.get("commas") or "ask", "corrections": "apply" if go == "apply" else "ask"}
+    query |= {"consent": "true"} if form.has("consent") else {}
     send = partial(page.api.send, "POST", "/v1/inbox:import", body=body, headers={"content-type": "text/csv"})
     try:
         result = (await send(query={"dry_run": True, **query}, key=form.key)).json

@@ -225,6 +225,9 @@ async def release(page: Page, form: Form) -> Response:
         form.wrong("sure_high", "Tick this too before you release: the preview found a high risk.")
     if form.has("chance") and not form.has("sure_chance"):
         form.wrong("sure_chance", "Tick this too before you release: the vendor finds no better record than chance.")
+    if form.has("consent") and not form.has("sure_consent"):
+        form.wrong("sure_consent", "Tick this too before you release: a measured record leaves again.")
+    form.labels.update({"sure_consent": "Consent"})
     form.labels.update({"sure": "The promise", "sure_high": "The high risk", "sure_chance": "Like chance"})
     if not form.ok:
         return await _shown(page, form.again(), 422)
@@ -245,6 +248,7 @@ async def _release(page: Page, form: Form) -> str | None:
     """Why nothing was released; None if the release succeeded."""
     read = form.get("spec_sha256")  # only the draft that was shown is released
     confirmed = {"confirm_high_risk": form.has("sure_high"), "confirm_chance": form.has("sure_chance")}
+    confirmed["confirm_consent"] = form.has("sure_consent")
     body = {"spec_sha256": read, **confirmed} if read else None
     try:
         await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)

@@ -797,7 +797,7 @@ class StudyLedger:
                 raise LogBroken(f"query {details['query_id']}: {fault}", about=details["study_id"])
 
     def _refine(self, details: Json) -> None:
-        """Add a line for each row of a query that has no second draw yet, where measured records leave once more."""
+        """Add a line for each row of a query that has no second draw yet, where measured records leave again."""
         rows = [] if "version" in details or not self.prices.refine else details["rows"]
         fresh = unrefined(rows, self.refined)
         if details.get("refined", []) != fresh:

@@ -412,7 +412,7 @@ def second_draw_in_words(spec: wire.StudyCreate, refine: wire.Refine) -> str:
         each = " for each of their records that is measured"
     most = text(release + units(refine.epsilon))
     return (
-        f"A measured record leaves once more, less blurred, which uses epsilon {refine.epsilon}. So the features use "
+        f"A measured record leaves again, less blurred, which uses epsilon {refine.epsilon}. So the features use "
         f"epsilon {text(release)} of everybody, and {most} of the {refine.persons} persons who may be measured{each}."
     )
 

@@ -177,7 +177,7 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
 
 
 def _second_draw(spec: wire.StudyCreate, release: wire.PlanarLaplaceRelease) -> str:
-    """The promise where measured records leave once more (docs/privacy.md, Theorem R)."""
+    """The promise where measured records leave again (docs/privacy.md, Theorem R)."""
     if (refine := spec.refine) is None:
         return ""
     first, second = wire.amount(release.epsilon), wire.amount(refine.epsilon)
@@ -186,12 +186,27 @@ def _second_draw(spec: wire.StudyCreate, release: wire.PlanarLaplaceRelease) -> 
     if spec.protected_rows > 1:
         queried, most = "k of the person's records were queried", f"e^({release.epsilon} + k {refine.epsilon})"
     return (
-        " A measured record leaves once more, with its first answer: its features with less noise, drawn once, however "
+        " A measured record leaves again, with its first answer: its features with less noise, drawn once, however "
         f"often and by whom it is queried. This second draw is {refine.epsilon}-differentially private, without a "
         "delta. Counting features alone, for anyone who sees all that the vendor received and knows which candidate is "
         f"whose: events in which a record was not queried are at most e^{release.epsilon} times as probable{plus}, "
         f"and events in which {queried} at most {most} times{plus}. Beforehand everybody is promised the "
         f"second bound alone, because the vendor chooses whom to query: at most {refine.persons} persons."
+    )
+
+
+def consent(spec: wire.StudyCreate) -> str | None:
+    """What is read to a person before her record is measured and leaves again; None where it does not."""
+    if (refine := spec.refine) is None or not isinstance(spec.release, wire.LocalRelease):
+        return None
+    first, unit = wire.amount(spec.release.epsilon), spec.release.sensitivity
+    most = first + spec.protected_rows * wire.amount(refine.epsilon)
+    changes = " or ".join(f"{feature.column} {feature.unit * unit:.3g}" for feature in spec.features)
+    before, after = _percent_up(surest(first)), _percent_up(surest(most))
+    return (
+        "You were chosen to be measured. A blurred copy of everybody's data was sent before: from it nobody who wavers "
+        f"between two values of yours, {changes} apart, becomes surer than {before} %. If you agree, your result is "
+        f"sent with a second, less blurred copy: then {after} %. If you do not, neither is sent."
     )
 
 

@@ -102,7 +102,7 @@ class Prices(ABC):
     centres: int = 0
     """What the private centres of groups cost, as a part of the release."""
     refine: int = 0
-    """What the second draw of a record costs, once, where measured records leave once more."""
+    """What the second draw of a record costs, once, where measured records leave again."""
     refined_rows: int = 0
     """The most rows that may have a second draw: those of as many persons as the owner allows."""
 

@@ -269,6 +269,7 @@ class Releases:
                     f"{name} is withdrawn: make a draft with another mechanism, or upgrade this program"
                 )
             self._check_chance(spec, current, points if spec == forecast else [], seen)
+            _check_consent(spec, current, seen)
             self._budgets.charge_release(db, request.principal.actor, study_id, spec, current.release)
             store.change(db, store.studies, study_id, state="releasing", releasing_key=key, release_problem=None)
             self._log(db, "release.begun", request.principal.actor, study_id=study_id)
@@ -418,3 +419,14 @@ def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: Sc
     law, columns = mechanism.noise(rows.d), mechanism.columns(rows.d)
     of_records = search_noise.of_records(spec, rho_of(spec, mechanism), rows.sample(_RECORDS), law, columns)
     return [*map(cautions.with_fix, of_records)]
+
+
+def _check_consent(spec: wire.StudyCreate, current: ReleaseStatus, seen: wire.ReleaseAsked | None) -> None:
+    """Raise StateConflict for a study whose records leave again with nobody there to agree, unless confirmed."""
+    is_asked = isinstance(spec.measurement, wire.InboxMeasurement)  # then each person is, before the measurement
+    if spec.refine is None or current.public or is_asked or (seen and seen.confirm_consent):
+        return
+    raise StateConflict(
+        "a measured record leaves again, and nobody asks its person first: if all persons agreed to that "
+        "beforehand, release the draft with confirm_consent true"
+    )

@@ -122,6 +122,9 @@ async def import_inbox(
         Corrections,
         Query(description="What to do with another value than the stored one; ask: the line is refused."),
     ] = "ask",
+    consent: Annotated[
+        bool, Query(description="Must be true where an item has a consent: it was read to each person, who agreed.")
+    ] = False,
 ) -> Response:
     """Import a filled-in spreadsheet: all of it, or nothing if a line is wrong. `errors` has line and column.
 
@@ -134,7 +137,7 @@ async def import_inbox(
     if body := await request.body():
         media_of(request, CSV)
     caller = await request_context(request, idempotency_key)
-    import_ = partial(curator.inbox.import_, dry_run=dry_run, commas=commas, corrections=corrections)
+    import_ = partial(curator.inbox.import_, dry_run=dry_run, commas=commas, corrections=corrections, agreed=consent)
     reply = await run_in_threadpool(import_, caller, body)
     if isinstance(reply, wire.InboxImport):
         return Response(reply.model_dump_json(), 200, media_type="application/json")

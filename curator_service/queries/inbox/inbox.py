@@ -25,6 +25,7 @@ from blindopt.errors import (
 )
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.records import in_words
+from curator_service.privacy.guarantees import consent
 from curator_service.privacy.prices import text, units
 from curator_service.queries import measurement_entries
 from curator_service.queries import table as inbox_store
@@ -194,6 +195,7 @@ class Inbox:
             labels=labels,
             in_words=in_words(released.reading, values),
             shown=[wire.Shown(column=name, value=value) for name, value in values.items()],
+            consent=consent(released.spec) if _needs_consent(released.spec) else None,
             asked_at=moment(query.created_at),
             due_at=moment(query.due_at) if query.due_at else None,
             value=entry.value if entry is not None and entry.kind == "answered" else None,
@@ -218,7 +220,8 @@ class Inbox:
 
     def answer(self, request: RequestContext, query_id: str, answers: wire.AnswerCreate) -> StoredReply:
         """Store measured values; late ones too."""
-        return self._enter(request, query_id, "answer", lambda db: measurement_entries.values_of(answers))
+        values = measurement_entries.values_of(answers)
+        return self._enter(request, query_id, "answer", lambda db: values, agreed=answers.consent)
 
     def correct(self, request: RequestContext, query_id: str, corrections: wire.CorrectCreate) -> StoredReply:
         """Replace values, or declare them void. Raises BudgetExhausted, and changes nothing.
@@ -280,12 +283,18 @@ class Inbox:
         return self._enter(request, query_id, "decline", declines)
 
     def _enter(
-        self, request: RequestContext, query_id: str, act: Act, entries_of: Callable[[Connection], list[NewEntry]]
+        self,
+        request: RequestContext,
+        query_id: str,
+        act: Act,
+        entries_of: Callable[[Connection], list[NewEntry]],
+        *,
+        agreed: bool = False,
     ) -> StoredReply:
         def effect(db: Connection) -> Effect:
             inbox_store.query(db, query_id)
             author = Author(request.principal.actor, request.principal.name)
-            state, details = self.enter(db, query_id, act, entries_of(db), author)
+            state, details = self.enter(db, query_id, act, entries_of(db), author, agreed=agreed)
             return Effect(state, f"measurement.{_DONE[act]}", details, 200)
 
         return self._once(request, effect, [query_id])
@@ -305,17 +314,33 @@ class Inbox:
         return reply
 
     def enter(
-        self, db: Connection, query_id: str, act: Act, entries: Sequence[NewEntry], author: Author
+        self,
+        db: Connection,
+        query_id: str,
+        act: Act,
+        entries: Sequence[NewEntry],
+        author: Author,
+        *,
+        agreed: bool = False,
     ) -> tuple[wire.QueryMeasurements, dict[str, Any]]:
         """Check and store entries about a query, and begin the version that follows; with details for the audit log.
 
+        ``agreed``: whether each person of a record with a value was read the study's consent and agreed.
+
         Raises Invalid, NotFound, StateConflict, BudgetExhausted; the caller's transaction then changes nothing.
         """
-        details = self._store(db, query_id, act, entries, author)
+        details = self._store(db, query_id, act, entries, author, agreed=agreed)
         return self._versions.begin(db, query_id, actor=author.actor), details
 
     def _store(
-        self, db: Connection, query_id: str, act: Act, entries: Sequence[NewEntry], author: Author
+        self,
+        db: Connection,
+        query_id: str,
+        act: Act,
+        entries: Sequence[NewEntry],
+        author: Author,
+        *,
+        agreed: bool = False,
     ) -> dict[str, Any]:
         query = inbox_store.query(db, query_id)
         check_not_lost(query)
@@ -329,7 +354,11 @@ class Inbox:
             raise StateConflict(
                 "nothing was stored: a record among these is withheld or was when it was asked, so it takes no value"
             )
-        return measurement_entries.append(db, query, pairs, author, self._context.clock())
+        is_consent_due = act == "answer" and rows and _needs_consent(released.spec)
+        if is_consent_due and not agreed:
+            raise Invalid.at("consent", "must be true: read the consent to each person, and decline who disagrees")
+        details = measurement_entries.append(db, query, pairs, author, self._context.clock())
+        return details | ({"consent": True} if is_consent_due else {})
 
     def fault_of(self, study_id: str, value: float) -> str | None:
         """Why a value cannot be a measurement of a study, or None."""
@@ -390,19 +419,20 @@ class Inbox:
         dry_run: bool,
         commas: spreadsheet.Commas = "ask",
         corrections: Corrections = "ask",
+        agreed: bool = False,
     ) -> StoredReply | wire.InboxImport:
         """Store a filled-in file: all of it, or nothing if a line is wrong (Invalid says where).
 
         Lines with what is stored, or with a value of a withheld record, are skipped. Those with another value are
-        refused, unless ``corrections`` applies them. Raises Busy while another file is read. A dry run stores nothing
-        and checks no budget.
+        refused, unless ``corrections`` applies them. ``agreed``: as of ``enter``. A dry run stores nothing and checks
+        no budget. Raises Busy while another file is read.
         """
         if not dry_run:
             self._context.idempotency.key_of(request)
         refusal = Busy("another file is being read, and one is read at a time: try again", seconds=5)
         with exclusive(self._importing, 0, refusal):
             sheet = spreadsheet.read(body, commas)
-            return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet, corrections)
+            return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet, corrections, agreed)
 
     def _import_preview(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
         """What the import of a file would do, with its corrections applied."""
@@ -419,7 +449,9 @@ class Inbox:
                     answered += 1
         return sorted_lines.view(answered, charged=text(charged) if charged else None, dry_run=True)
 
-    def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet, corrections: Corrections) -> StoredReply:
+    def _import_sheet(
+        self, request: RequestContext, sheet: spreadsheet.Sheet, corrections: Corrections, agreed: bool
+    ) -> StoredReply:
         author, queries = Author(request.principal.actor, request.principal.name), list[str]()
 
         def effect(db: Connection) -> Effect:
@@ -432,7 +464,7 @@ class Inbox:
             for query_id, acts in sorted_lines.by_query.items():
                 queries.append(query_id)
                 for act, entries in acts.items():
-                    details = self._store(db, query_id, act, entries, author)
+                    details = self._store(db, query_id, act, entries, author, agreed=agreed)
                     kind = f"measurement.{_DONE[act]}"
                     audit_log.append(db, kind, actor=author.actor, now=self._context.clock(), details=details)
                 state = self._versions.begin(db, query_id, actor=author.actor)
@@ -634,3 +666,8 @@ class Deadlines(Background):
             log.error("fault", extra={"fields": {"query": query_id, "kind": type(error).__name__}})
             return False
         return True
+
+
+def _needs_consent(spec: wire.StudyCreate) -> bool:
+    """Whether each person is read the consent before she is measured; else the owner confirms it at the release."""
+    return spec.refine is not None and isinstance(spec.measurement, wire.InboxMeasurement)

@@ -45,13 +45,13 @@ def refinement_of(study: wire.StudyCreate) -> PlanarLaplaceMechanism:
 
 
 def _check_refine(study: wire.StudyCreate, spec: Concrete) -> None:
-    """Raise Invalid for a study whose measured records cannot leave once more."""
+    """Raise Invalid for a study whose measured records cannot leave again."""
     if study.refine is None:
         return
     if isinstance(spec, wire.GroupsRelease):
-        raise Invalid.at("refine", "a study of groups sends no record, so none can leave once more: leave refine out")
+        raise Invalid.at("refine", "a study of groups sends no record, so none can leave again: leave refine out")
     if not isinstance(spec, wire.PlanarLaplaceRelease):
-        only = "measured records leave once more only with the noise of planar_laplace"
+        only = "measured records leave again only with the noise of planar_laplace"
         raise Invalid.at("refine", f"{only}, and this release is {spec.mechanism}: take that one, or leave refine out")
     if spec.rotate:
         why = "the curator does not keep the rotation, so a second draw cannot be turned alike"

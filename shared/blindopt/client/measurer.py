@@ -83,15 +83,17 @@ class Measurer(Shown, Client):
         *,
         dry_run: bool = False,
         corrections: Literal["ask", "apply"] = "ask",
+        consent: bool = False,
         key: str | None = None,
     ) -> wire.InboxImport:
         """Import a filled-in ``file``: all of it, or nothing if a line is wrong. ``dry_run`` only checks it.
 
         Lines with what is stored already, or with a value of a withheld record, change nothing. Those with another
         value are refused (Remote), unless ``corrections`` is "apply"; a dry run lists them, and what private answers
-        would be charged.
+        would be charged. ``consent``: as of ``Item.answer``, for each person of the file.
         """
         params = {"dry_run": "true" if dry_run else "false", "corrections": corrections}
+        params |= {"consent": "true"} if consent else {}
         reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())
         return reply.check().read(wire.InboxImport)
 
@@ -122,10 +124,14 @@ class Item:
         """Where the record is in the file."""
         return f"record {self.record}" if self.file_row is None else f"row {self.file_row} of the file"
 
-    def answer(self, value: float, *, note: str | None = None) -> wire.QueryMeasurements:
-        """Enter the measured ``value``, with a ``note`` for your colleagues. Raises Invalid if it is not finite."""
+    def answer(self, value: float, *, note: str | None = None, consent: bool = False) -> wire.QueryMeasurements:
+        """Enter the measured ``value``, with a ``note`` for your colleagues. Raises Invalid if it is not finite.
+
+        ``consent`` is needed where ``view.consent`` has a text: you read it to the person, who agreed.
+        """
         measured = {"measurement_id": self.id, "value": value}
-        body = parsed(wire.AnswerCreate, {"values": [measured], "note": note}, {"values.0.value": "value"})
+        fields = {"values": [measured], "note": note, "consent": consent}
+        body = parsed(wire.AnswerCreate, fields, {"values.0.value": "value"})
         return self.measurer.answer(self.view.query_id, body)
 
     def decline(self, reason: wire.DeclineReason, *, note: str | None = None) -> wire.QueryMeasurements:

@@ -608,13 +608,17 @@ class Draft(Shown):
         request = parsed(wire.ForecastCreate, {"epsilons": epsilons, **allowed, **options})
         return self.owner.wait_forecast(self.id, self.owner.start_forecast(self.id, request).id, timeout_s=WAIT_S)
 
-    def release(self, *, confirm_high_risk: bool = False, confirm_chance: bool = False) -> "ReleasedStudy":
+    def release(
+        self, *, confirm_high_risk: bool = False, confirm_chance: bool = False, confirm_consent: bool = False
+    ) -> "ReleasedStudy":
         """Draw and publish the candidates, once: this cannot be undone. The draft must be as it was read last.
 
         ``confirm_high_risk`` is needed after a preview with a high risk, ``confirm_chance`` with the caution
-        ``answers_hide_search``.
+        ``answers_hide_search``, ``confirm_consent`` with ``refine`` where no person measures: all persons agreed
+        beforehand that a measured record leaves again.
         """
         confirmed = {"confirm_high_risk": confirm_high_risk, "confirm_chance": confirm_chance}
+        confirmed["confirm_consent"] = confirm_consent
         fields = {"spec_sha256": self.view.spec_sha256, **confirmed}
         request = parsed(wire.ReleaseAsked, fields)
         return ReleasedStudy(self.owner, self.owner.release(self.id, request=request).id)

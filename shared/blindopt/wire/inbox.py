@@ -73,6 +73,11 @@ class InboxItem(Reply):
     labels: list[RecordText] = Field([], description="Labels of the record that the study shows.")
     in_words: list[RecordText] = Field([], description="What shown has, in the words of the file.")
     shown: list[Shown] = Field(description="Values of the record that the study shows.")
+    consent: str | None = Field(
+        None,
+        exclude_if=lambda consent: consent is None,
+        description="What to read to the person before measuring: an answer needs her consent. Absent: none is needed.",
+    )
     probability: float | None = Field(
         None,
         description="Of an open measurement: probability that the outcome is good, as the vendor claims, where the "
@@ -171,6 +176,11 @@ class AnswerCreate(Request):
         min_length=1, max_length=MEASUREMENTS_MAX, description="Values, each measurement once."
     )
     note: Text | None = Field(None, description="Note for the owner only.")
+    consent: bool = Field(
+        False,
+        exclude_if=lambda consent: not consent,
+        description="Must be true where an item has a consent: it was read to each person, who agreed.",
+    )
 
 
 class CorrectCreate(Request):

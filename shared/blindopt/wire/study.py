@@ -185,7 +185,7 @@ class Budget(Request):
 
 
 class Refine(Request):
-    """A measured record leaves once more, less blurred: with its first answer, and with the noise of epsilon.
+    """A measured record leaves again, less blurred: with its first answer, and with the noise of epsilon.
 
     A record that was measured has used epsilon beside the release's; all others the release's alone.
     """
@@ -270,7 +270,7 @@ class StudyCreate(Request):
     refine: Refine | None = Field(
         None,
         exclude_if=lambda refine: refine is None,
-        description="A measured record leaves once more, less blurred. For planar_laplace without rotate, with "
+        description="A measured record leaves again, less blurred. For planar_laplace without rotate, with "
         "privacy_unit row. Null: none does.",
     )
     release_of: str | None = Field(
@@ -356,6 +356,11 @@ class ReleaseAsked(Request):
     confirm_chance: bool = Field(
         False,
         description="Must be true for a draft with the caution answers_hide_search: 409 otherwise.",
+    )
+    confirm_consent: bool = Field(
+        False,
+        description="Must be true for a draft with refine that no person measures, unless its dataset is public: the "
+        "persons agreed beforehand that a measured record leaves again. 409 otherwise.",
     )
 
 

@@ -1,4 +1,4 @@
-"""A measured record leaves once more, less blurred: charged once, drawn once, and bounded as Theorem R says.
+"""A measured record leaves again, less blurred: charged once, drawn once, and bounded as Theorem R says.
 
 The bound is checked by enumeration through the API: each candidate of a release is a world of its own, with its own
 noise, whose probability is that of the law which the curator drew from.
@@ -30,9 +30,19 @@ REFINE = wire.Refine(epsilon="2", persons=4)
 ROWS = np.random.default_rng(3).uniform(0, 1, (24, 2))
 
 
+class Refining(InProcessCurator):
+    """A curator whose owner and measurers have the consent of all persons."""
+
+    def release(self, study, **confirmed):
+        return super().release(study, confirm_consent=True, **confirmed)
+
+    def enter(self, verb, query, items, *values, **fields):
+        return super().enter(verb, query, items, *values, **({"consent": True} if verb == "answer" else {}) | fields)
+
+
 @pytest.fixture
 def curator(tmp_path):
-    opened = InProcessCurator(tmp_path)
+    opened = Refining(tmp_path)
     yield opened
     opened.close()
 
@@ -171,6 +181,28 @@ def test_people_measure_and_a_second_draw_leaves_with_a_first_answer_only(curato
     curator.check()
 
 
+def test_nothing_leaves_once_more_without_consent(curator):
+    """People read it before they measure; where nobody does, the owner confirms it before the release."""
+    feature = wire.Feature(column="x0", lower=0.0, upper=1.0, hidden_change=0.25)
+    dataset = curator.register(csv_of(ROWS))
+    by_hand = study(dataset, measurement=BY_HAND, features=[feature])
+    study_id = InProcessCurator.release(curator, by_hand)
+    query_id = curator.ask(study_id, [1])
+    (item,) = curator.items(query_id)
+    assert "between two values of yours, x0 0.25 apart, becomes surer than 73.2 %." in item["consent"]
+    assert "less blurred copy: then 95.3 %." in item["consent"]
+    refused = curator.enter("answer", query_id, [item], 0.5, consent=False)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "consent")
+    sheet = {"content": f"measurement_id,value\n{item['id']},0.5\n", "headers": {"Content-Type": "text/csv"}}
+    assert curator.send("measurer", "POST", "/v1/inbox:import", **sheet).status_code == 422
+    assert curator.send("measurer", "POST", "/v1/inbox:import?consent=true", **sheet).status_code == 201
+    assert len(curator.reply(study_id, query_id).refined) == 1
+    draft = curator.draft(study(dataset))
+    refused = curator.send("owner", "POST", f"/v1/studies/{draft['id']}:release")
+    assert (refused.status_code, "confirm_consent" in refused.json()["detail"]) == (409, True)
+    curator.check()
+
+
 def test_a_withheld_record_is_charged_nothing_and_one_that_was_charged_before_sends_no_second_draw(curator):
     dataset = curator.register(csv_of(ROWS))
     study_id = curator.release(study(dataset, measurement=BY_HAND))
@@ -209,10 +241,7 @@ def test_persons_are_counted_by_their_first_record_and_refusals_tell_a_grant_not
 def test_account_exposure_and_price_say_what_two_kinds_of_persons_use(curator):
     dataset = curator.register(csv_of(ROWS))
     budget = wire.Budget(epsilon_per_row="4", queries=9)
-    draft = curator.draft(study(dataset, answers=laplace("0.5"), budget=budget))
-    confirmed = {"spec_sha256": draft["spec_sha256"], "confirm_chance": True}
-    curator.call("owner", "POST", f"/v1/studies/{draft['id']}:release", json=confirmed)
-    study_id = curator.grant(draft["id"])
+    study_id = curator.release(study(dataset, answers=laplace("0.5"), budget=budget), confirm_chance=True)
     assert query(curator, study_id, [0, 1]).is_success
     assert query(curator, study_id, [0]).is_success
     refused = query(curator, study_id, [0]).json()["budget"]
@@ -304,7 +333,7 @@ def transcripts(folder, monkeypatch, x, rule, release=PLANAR, first=range(-32, 3
     to_draw = list(range(len(noises)))
     monkeypatch.setattr(planar, "LATTICE_BITS", int(math.log2(STEPS)))
     replace_discrete_laplace(monkeypatch, planar, draw)
-    curator = InProcessCurator(folder)
+    curator = Refining(folder)
     dataset = curator.register(csv_of([[x]] * len(noises)))
     refine = wire.Refine(epsilon="2", persons=len(noises))
     feature = wire.Feature(column="x0", lower=-8.0, upper=8.0, scale=1.0)
@@ -323,7 +352,7 @@ def transcripts(folder, monkeypatch, x, rule, release=PLANAR, first=range(-32, 3
     worlds, charged = defaultdict(float), {}
     for row, (u1, u2) in enumerate(noises):
         seen = (z[row], *(refined.get(row) or ()))
-        # Where nothing leaves once more, all second noises make one transcript: they add up to its probability.
+        # Where nothing leaves again, all second noises make one transcript: they add up to its probability.
         worlds[seen] += law_1[u1] * law_2[u2] if row in refined else law_1[u1] / len(second)
         charged[seen] = epsilons[None] + epsilons[row]
     return worlds, charged
@@ -406,7 +435,7 @@ def test_a_release_with_a_delta_keeps_it_for_records_that_were_not_queried(tmp_p
 
 def pairs(folder, x, count):
     """Both draws of so many records at ``x``: of a release through the API, and the second ones all at once."""
-    curator = InProcessCurator(folder)
+    curator = Refining(folder)
     dataset = curator.register(csv_of([[x]] * count))
     feature = wire.Feature(column="x0", lower=-2.0, upper=2.0, scale=1.0)
     study_id = curator.release(study(dataset, features=[feature]))

@@ -92,11 +92,12 @@ class InProcessCurator:
         self.tokens[modeler] = self.call("owner", "POST", f"/v1/studies/{study}/grants", json={"name": "m"})["token"]
         return study
 
-    def release(self, study: wire.StudyCreate) -> str:
+    def release(self, study: wire.StudyCreate, **confirmed: bool) -> str:
         """An open study with its modeler; its id."""
-        identity = str(self.draft(study)["id"])
-        self.call("owner", "POST", f"/v1/studies/{identity}:release")
-        return self.grant(identity)
+        draft = self.draft(study)
+        body = {"json": {"spec_sha256": draft["spec_sha256"], **confirmed}} if confirmed else {}
+        self.call("owner", "POST", f"/v1/studies/{draft['id']}:release", **body)
+        return self.grant(str(draft["id"]))
 
     def open(self, csv: bytes, study: Any, public: bool = True) -> str:
         """An open study on a file, with its modeler."""
@@ -118,10 +119,12 @@ class InProcessCurator:
                 return items
             token = f"&page_token={page['next_page_token']}"
 
-    def enter(self, verb: str, query: str, items: list[Any], *values: float, key: str | None = None) -> httpx.Response:
+    def enter(
+        self, verb: str, query: str, items: list[Any], *values: float, key: str | None = None, **fields: bool
+    ) -> httpx.Response:
         """Answer or correct measurements."""
         entries = [{"measurement_id": i["id"], "value": y} for i, y in zip(items, values, strict=True)]
-        return self.send("measurer", "POST", f"/v1/queries/{query}:{verb}", json={"values": entries}, key=key)
+        return self.send("measurer", "POST", f"/v1/queries/{query}:{verb}", json={"values": entries} | fields, key=key)
 
     def reply(self, study: str, query: str) -> wire.QueryReply:
         """The answer of a query, as the modeler gets it."""
