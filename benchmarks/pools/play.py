@@ -20,8 +20,10 @@ from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 QUERIES = 60
 MARKS = (20, 50)
 DEFAULT, BOTORCH = "default", "BoTorch"
-EPSILONS = {"epsilon1": Decimal(1), "epsilon3": Decimal(3)}
+EPSILONS = {"epsilon1": Decimal(1), "epsilon3": Decimal(3), "refined2": Decimal(1), "refined3": Decimal(1)}
 """The default through a release, by the name of the tool."""
+SECOND = {"refined2": Decimal(2), "refined3": Decimal(3)}
+"""Epsilon of the second draw of each queried candidate."""
 TOOLS = {DEFAULT: "blindopt", BOTORCH: "botorch", **dict.fromkeys(EPSILONS, "blindopt")}
 """The package of each tool."""
 HIDDEN = 20
@@ -65,22 +67,30 @@ def release_of(candidates: Pool, epsilon: Decimal) -> tuple[Matrix, wire.StudyVi
     return z, study.model_copy(update={"direction": "maximize" if candidates.maximize else "minimize"})
 
 
-def released(candidates: Pool, run: int, queries: int, epsilon: Decimal) -> Iterator[int]:
-    """Yield the rows that a run queries on a new release."""
+def released(
+    candidates: Pool, run: int, queries: int, epsilon: Decimal, second: Decimal | None = None
+) -> Iterator[int]:
+    """Yield the rows that a run queries on a new release, whose queried rows come again with epsilon ``second``."""
     z, study = release_of(candidates, epsilon)
+    draws = None
+    if second is not None:
+        draws, again = release_of(candidates, second)
+        refine = {"epsilon": str(second), "sd": again.noise.sd}
+        study = study.model_copy(update={"refine": wire.RefineView.model_validate(refine)})
     optimizer = Optimizer(z, study=study, seed=run, iterations=queries - INITIAL_ROWS)
-    yield from _rows_of(optimizer, candidates)
+    yield from _rows_of(optimizer, candidates, draws)
 
 
-def _rows_of(optimizer: Optimizer, candidates: Pool) -> Iterator[int]:
-    """Yield the rows that an optimizer asks for, until it ends; each is told its outcome."""
+def _rows_of(optimizer: Optimizer, candidates: Pool, draws: Matrix | None = None) -> Iterator[int]:
+    """Yield the rows that an optimizer asks for, until it ends; each is told its outcome, with its second draw."""
     while True:
         try:
             row = optimizer.ask()
         except LoopEnded:
             return
         yield row
-        optimizer.tell(row, float(candidates.y[row]))
+        passport = None if draws is None else wire.NoisePassport(measurement_variance=0.0, z=draws[row].tolist())
+        optimizer.tell(row, float(candidates.y[row]), passport=passport)
 
 
 def botorch(candidates: Pool, run: int, queries: int) -> Iterator[int]:
@@ -96,7 +106,7 @@ def botorch(candidates: Pool, run: int, queries: int) -> Iterator[int]:
 def play(candidates: Pool, tool: str, run: int, queries: int = QUERIES) -> Run:
     """Play a run. BoTorch, which is slow, stops after 20 queries once it has found a candidate of the top 1 %."""
     if tool in EPSILONS:
-        loop = released(candidates, run, queries, EPSILONS[tool])
+        loop = released(candidates, run, queries, EPSILONS[tool], second=SECOND.get(tool))
     else:
         loop = {DEFAULT: default, BOTORCH: botorch}[tool](candidates, run, queries)
     gain, top, first, best = candidates.gain, candidates.top, queries + 1, list[float]()

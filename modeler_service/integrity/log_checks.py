@@ -1,9 +1,11 @@
 """Checks of the modeler's tables against its audit log: part of `audit verify`."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
 from pathlib import Path
+from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
@@ -107,6 +109,8 @@ class _RunLogSummary:
         self._disputed: set[str] = set()
         self._deleted: set[str] = set()
         self._messages = _MessageExchanges()
+        self._draws: dict[tuple[Any, int], tuple[Any, str]] = {}
+        """By study and candidate, its second draw, and the trial that it came with first."""
 
     def follow(self, record: Json) -> None:
         kind, exchange, run_id = record["kind"], record.get("exchange"), run_of(record)
@@ -127,17 +131,21 @@ class _RunLogSummary:
         for run_id in sorted(self._deleted & store.run_ids(db)):
             yield LogBroken(f"{run_id} is stored, and the log records that it was deleted", about=run_id)
         yield from self._messages.check(db, self._deleted)
+        studies: dict[str, Any] = {}
         for run_id, spec in store.run_specs(db):
+            studies[run_id] = _field_of(spec, "study_id")
             if self._run(run_id).spec_sha256 not in (None, sha256(spec.encode())):
                 yield LogBroken(f"the settings of {run_id} were changed: its seed may be another", about=run_id)
         with_versions = store.runs_with_versions(db)
         for run_id in with_versions:
             # Answers that broke the protocol were not stored.
             trials, is_disputed = store.trial_page(db, run_id), run_id in self._disputed
+            yield from self._check_draws(studies[run_id], trials)
             yield from self._check_queries(run_id, trials, versions_of(db, run_id), is_disputed=is_disputed)
         for (run_id, _), chosen_together in groupby(store.answered_trials(db), lambda t: (t.run_id, t.query)):
             if run_id not in with_versions:
                 trials = list(chosen_together)
+                yield from self._check_draws(studies[run_id], trials)
                 if len({trial.query_id for trial in trials if not trial.is_refused}) > 1:
                     detail = f"trial {trials[0].number} of {run_id} was changed: the log records another query"
                     yield LogBroken(detail, about=run_id)
@@ -147,6 +155,17 @@ class _RunLogSummary:
                 if number not in self._checked.get(run_id, ()):
                     detail = f"trial {number} of {run_id} lacks the answer that the log records"
                     yield LogBroken(detail, about=run_id)
+
+    def _check_draws(self, study_id: Any, trials: list[TrialRow]) -> Iterator[LogBroken]:
+        """Yield each second draw that differs from the one of the same candidate before it, in whichever run."""
+        for trial in trials:
+            if not trial.passport or (z := _field_of(trial.passport, "z")) is None:
+                continue
+            name = f"trial {trial.number} of {trial.run_id}"
+            first_z, first_name = self._draws.setdefault((study_id, trial.row), (z, name))
+            if z != first_z:
+                detail = f"the curator of {study_id} sent two different second draws of candidate {trial.row}"
+                yield LogBroken(f"{detail}: with {first_name} and {name}", about=trial.run_id)
 
     def _run(self, run_id: str) -> RunInLog:
         return self._runs.get(run_id, RunInLog())
@@ -197,6 +216,14 @@ class _MessageExchanges:
             return False
         read = self.replies.get(f"/v1/studies/{view.study_id}/messages/{view.id}", set())
         return digest in self.replies.get(key, set()) | read
+
+
+def _field_of(stored: str, name: str) -> Any:
+    """A field of stored JSON; None where there is none, as in what was changed by hand."""
+    try:
+        return json.loads(stored).get(name)
+    except (ValueError, AttributeError):
+        return None
 
 
 # --- one query --------------------------------------------------------------------------------------

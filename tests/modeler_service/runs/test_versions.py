@@ -10,9 +10,10 @@ from blindopt.client.study_client import answers_of
 from blindopt.errors import ProtocolViolated
 from modeler_service import store
 from modeler_service.context import open_context
+from modeler_service.integrity.log_checks import findings
 from modeler_service.settings import Settings
 from service_kit.store.database import StoreFault
-from tests.modeler_service.stored_trials import AT, add_run, chosen_trial
+from tests.modeler_service.stored_trials import ANSWER, AT, add_run, chosen_trial
 
 
 def reply(*rows, declined=(), refined=()):
@@ -109,3 +110,22 @@ def test_no_version_is_changed_or_taken_away(statement, database):
 def test_a_version_is_stored_once(database):
     with pytest.raises(StoreFault):
         database.write(lambda db: store.add_version(db, "run_1", 1, 1, at=AT, reply=b"other"))
+
+
+def test_two_second_draws_of_one_candidate_are_named_whichever_runs_they_came_to(tmp_path):
+    """In another study the same number is another candidate's, and the same draw again is none of two."""
+    draws = {"run_1": [1.0, 2.0], "run_2": [1.0, 2.0], "run_3": [1.0, 2.5], "run_4": [3.0]}
+    with open_context(Settings(data_dir=tmp_path / "data")) as context:
+
+        def work(db):
+            for run_id, z in draws.items():
+                study_id = "std_2" if run_id == "run_4" else "std_1"
+                add_run(db, run_id, spec=f'{{"study_id": "{study_id}"}}')
+                store.add_trial(db, chosen_trial(run_id, 1, row=7))
+                store.answer_trial(db, run_id, 1, ANSWER.refined(z), answered_at=AT, version=1)
+
+        context.database.write(work)
+        with context.database.read() as db:
+            faults = [str(fault) for fault in findings(db, [])]
+    words = "the curator of std_1 sent two different second draws of candidate 7: with trial 1 of run_1 and trial 1 of "
+    assert [fault for fault in faults if "draws" in fault] == [f"{words}run_3"]
