@@ -21,6 +21,9 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
+from tests.browser.two_services import BothServices, opened
+from tests.conftest import Service
+
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "")
@@ -235,6 +238,13 @@ class Visitor:
 
     def _unexpected(self) -> list[str]:
         return [text for text in self.faults_seen if not any(word in text for word in self._expected)]
+
+
+@pytest.fixture(scope="module")
+def services(make_service: Callable[..., Service], tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothServices]:
+    """Both services of a module, from an empty folder."""
+    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
+        yield services
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.test_own_data import Person
-from tests.browser.two_services import opened
 
 ROWS = 60
 WHOLE = [i for i in range(ROWS) if i % 9 != 4 and i % 10 != 7]
@@ -23,12 +21,6 @@ def clinic_csv() -> bytes:
             f"P-{100 + i};{('weiblich', 'männlich')[i % 2]};{30 + 7 * i % 50};{size};{marker};{4 + i % 7},{i % 10}"
         )
     return ("\r\n".join(lines) + "\r\n").encode("windows-1252")
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def test_a_file_of_an_office_becomes_a_study_in_one_pass(services, browser):

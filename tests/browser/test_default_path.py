@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.test_own_data import Person
-from tests.browser.two_services import PASSWORD, opened
+from tests.browser.two_services import PASSWORD
 
 BOUNDS = {"age_years": (30, 80), "weight_kg": (35, 200), "waist_cm": (50, 160), "systolic_mmHg": (80, 220)}
 WORTH = "Your 30 answers carry about as much as 1 exact answer."
@@ -18,12 +18,6 @@ def clinic_csv():
     draw = np.random.default_rng(6)
     columns = [draw.integers(low, high, 300) for low, high in BOUNDS.values()]
     return "\n".join([",".join(BOUNDS), *(",".join(map(str, row)) for row in zip(*columns, strict=True))]).encode()
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def to_answers(olga, name):

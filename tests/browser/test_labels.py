@@ -2,13 +2,11 @@
 
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from tests.browser.test_own_data import Person
-from tests.browser.two_services import opened
 
 ROWS = 40
 
@@ -23,12 +21,6 @@ def clinic_csv(in_metres=0):
             f"K-{(i * 37) % 1000:04d},{('female', 'male')[i % 2]},{25 + (i * 11) % 60 + (in_metres > 0)},{size}"
         )
     return ("\n".join(lines) + "\n").encode()
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def upload(olga, name, content):

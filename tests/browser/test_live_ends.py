@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from blindopt import wire
 from blindopt.client import Owner, StudyClient
 from tests.browser.conftest import Visitor
-from tests.browser.two_services import PASSWORD, opened
+from tests.browser.two_services import PASSWORD
 from tests.curator_service import tuning_case
 
 
@@ -27,12 +27,6 @@ def spec(dataset, **changed):
         "budget": {"queries": 40},
     }
     return wire.StudyCreate(**fields | {"name": "followed", "dataset_id": dataset} | changed)
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,10 @@ import math
 from collections import Counter
 
 import numpy as np
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visitor
-from tests.browser.two_services import PASSWORD, opened
+from tests.browser.two_services import PASSWORD
 
 MOST = {
     "owner": {"buttons": 13, "choices": 8, "fields": 12, "pages": 12},
@@ -98,12 +97,6 @@ class Person:
             self.page.get_by_role("link", name=name).click()
         self._done("buttons")
         return downloading.value.path().read_bytes()
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def test_own_data_from_the_upload_to_an_accepted_recommendation(services, browser):

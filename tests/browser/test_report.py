@@ -3,12 +3,10 @@
 import json
 import re
 
-import pytest
-
 from blindopt import wire
 from blindopt.client import Owner
 from tests.browser.conftest import Visitor
-from tests.browser.two_services import PASSWORD, opened
+from tests.browser.two_services import PASSWORD
 
 CSV = ("age,dose,pressure\n" + "".join(f"{30 + i % 40},{i % 7},{100 + i % 50}\n" for i in range(300))).encode()
 STATED = {
@@ -27,12 +25,6 @@ SMALLEST = {
     "processing": STATED,
 }
 PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def test_the_first_page_of_a_report_has_its_verdict_and_the_whole_signature(services, browser):

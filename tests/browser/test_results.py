@@ -10,15 +10,9 @@ from blindopt import wire
 from blindopt.client import Owner, Vendor
 from tests.browser import hostile_names
 from tests.browser.conftest import Visitor
-from tests.browser.two_services import PASSWORD, opened
+from tests.browser.two_services import PASSWORD
 
 WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 @pytest.fixture(params=[True, False], ids=["scripts", "no scripts"])

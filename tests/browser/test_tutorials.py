@@ -9,7 +9,6 @@ from demo.property_data import csv_bytes
 from tests.browser.conftest import ROOT
 from tests.browser.test_own_data import Person
 from tests.browser.tutorial_steps import Step, steps
-from tests.browser.two_services import opened
 
 SALES = ROOT / "demo" / "data" / "king_county.csv.gz"
 SEEN = """() => [document.body.innerText, ...[...document.querySelectorAll("[aria-label]")].map((e) => e.ariaLabel)]
@@ -43,12 +42,6 @@ class Reader(Person):
 def missing(step: Step, pages: str) -> list[str]:
     """The names of a step that no page has."""
     return [label for label in step.labels if label.lower() not in pages.lower()]
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def enters(reader: Reader, step: Step) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.test_own_data import Person
-from tests.browser.two_services import PASSWORD, opened
+from tests.browser.two_services import PASSWORD
 
 COUNT = 397
 HEIGHT_MAX = {1440: 3000, 390: 5000}
@@ -25,12 +25,6 @@ def genes_csv():
     for row in draw.uniform(1, 9, (40, COUNT + 1)).round(3).tolist():
         lines.append(",".join([*map(str, row[:-1]), CATEGORIES[len(lines) % 2], str(row[-1])]))
     return "\n".join(lines).encode()
-
-
-@pytest.fixture(scope="module")
-def services(make_service, tmp_path_factory):
-    with opened(make_service, tmp_path_factory.mktemp("services")) as services:
-        yield services
 
 
 def is_short(person, name):

@@ -29,7 +29,6 @@ from service_kit.runner import Worker
 from service_kit.runner.runner import Kind, Runner, Task
 
 LIMITS = Limits(rows=10**6, columns=50)
-pytestmark = pytest.mark.usefixtures("forked_workers")
 
 
 def outcome(content, columns=None, decimal=None):

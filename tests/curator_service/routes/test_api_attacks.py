@@ -1,19 +1,14 @@
 """Findings of attacks for the owner, over REST and on the curator's machine; none for a modeler."""
 
-import asyncio
 import json
 import secrets
-import threading
 from functools import partial
 
-import httpx
 import pytest
 
 from blindopt import wire
 from blindopt.errors import Remote
-from curator_service.app import build
-from curator_service.releases.attacks.worker import PreviewResult, attempt
-from curator_service.settings import Settings
+from curator_service.releases.attacks.worker import PreviewResult
 from tests.builders import a_study, a_study_of, keep_apart
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.queries.inbox.measured_study import draft
@@ -136,50 +131,6 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
     done = curator.run("attack", owner.create_study(spec).id)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: the features are linearly dependent after centring")
-
-
-@pytest.mark.slow(sibling="test_a_preview_tells_the_owner_what_each_attack_gets")
-@pytest.mark.usefixtures("unset_tempdir")
-def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, small, releases, monkeypatch):
-    """Over HTTP, in one process, so that the first is surely under way: the second holds no thread for it."""
-    begun, go = threading.Event(), threading.Event()
-
-    def held(task, job):
-        begun.set()
-        assert go.wait(60)
-        return attempt(task, job)
-
-    replace_preview(monkeypatch, held)
-    app = build(Settings(data_dir=tmp_path / "data"))
-    context = app.state.context
-    token = context.authentication.issue("owner", "o", days=1)[0].text
-
-    async def talk():
-        context.database.attach()
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=60) as http:
-
-            async def post(path, **sent):
-                headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": secrets.token_hex(8)}
-                return await http.post(path, headers=headers, **sent)
-
-            file = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
-            spec = a_study_of(small, (await post("/v1/datasets", **file)).json()["id"], releases["po_gp_ucb"])
-            study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]
-            first = asyncio.create_task(post(f"/v1/studies/{study}:preview"))
-            await asyncio.to_thread(begun.wait, 60)
-            second = await post(f"/v1/studies/{study}:preview")
-            go.set()
-            replies = await first, second, await post(f"/v1/studies/{study}:preview")
-        await context.database.finish()
-        return replies
-
-    first, second, third = asyncio.run(talk())
-    context.close()
-    assert (first.status_code, second.status_code, third.status_code) == (200, 503, 200)
-    problem = second.json()
-    assert (problem["code"], problem["retryable"], second.headers["Retry-After"]) == ("busy", True, "3")
-    assert sorted(finding["attack"] for finding in first.json()["attacks"]) == sorted(EVERY)
-    assert first.json()["not_tried"] is None
 
 
 @pytest.fixture

@@ -302,7 +302,7 @@ def test_what_lies_in_the_data_folder_is_for_its_user_alone(curator, modeler):
 
 def test_a_folder_that_was_open_to_others_still_holds_nothing_for_them(make_service, tmp_path, small):
     """An operator's own folder, or a container's volume, is made with another mode than ours."""
-    service = make_service("curator", tmp_path, fresh=True)
+    service = make_service("curator", tmp_path)
     service.data.mkdir(parents=True)
     service.data.chmod(0o755)
     service.start()

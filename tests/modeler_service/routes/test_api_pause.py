@@ -162,19 +162,6 @@ def test_a_run_is_stopped_from_every_state_and_then_stays_so(start, vendor, unti
         until(lambda run=run: vendor.run(run).view.ended_at)
 
 
-@pytest.mark.slow(sibling="test_pausing_and_resuming_twice_changes_nothing")
-def test_a_run_that_is_paused_in_the_queue_is_not_begun(start, vendor, until, silent, undisturbed):
-    stuck = [start(silent.url, seed=n) for n in (1, 2)]
-    run = start()
-    assert vendor.pause(run).state == "paused"
-    for other in stuck:
-        until(lambda other=other: vendor.run(other).view.ended_at)  # first contact failed: the workers are free
-    assert finished(vendor, start()) == undisturbed
-    assert (vendor.run(run).state, vendor.run(run).view.trials, vendor.run(run).view.started_at) == ("paused", 0, None)
-    vendor.resume(run)
-    assert finished(vendor, run) == undisturbed
-
-
 # --- waiting --------------------------------------------------------------------------------------------------
 
 

@@ -46,33 +46,17 @@ def _case(called, /, **changes):
 @pytest.mark.parametrize(
     "body",
     [
-        _case("no curator", curator_url=None),
-        _case("no study", study_id=None),
+        # What the wire refuses is tested there, field by field; here a few of each kind, at the door.
         _case("no token", token=None),
         _case("a curator that is no address", curator_url="curator"),
-        _case("another scheme", curator_url="file:///etc/passwd"),
         _case("a password in the address", curator_url="http://a:b@127.0.0.1"),
-        _case("a query in the address", curator_url="http://127.0.0.1/?q=1"),
         _case("plain http to another machine", curator_url="http://curator.example"),
-        _case("plain http to an address", curator_url="http://10.0.0.1:8410"),
         _case("plain http to a name that looks near", curator_url="http://localhost.example"),
-        _case("an address with an open bracket", curator_url="http://[::1"),
-        _case("a port that is none", curator_url="http://127.0.0.1:99999"),
-        _case("a port that is text", curator_url="http://127.0.0.1:port"),
-        _case("https to no host", curator_url="https://:8410"),
-        _case("a study of another form", study_id="std_x"),
         _case("a study with a path", study_id="std_0123456789abcdef/../x"),
-        _case("a long token", token="x" * 201),
         _case("a token with a line break", token="x\r\nX-Header: y"),
-        _case("unknown field", x=1),
-        _case("unknown algorithm", algorithm={"name": "magic"}),
         _case("unknown field of an algorithm", algorithm={"name": "random", "delta_ucb": 0.1}),
-        *(_case(f"iterations {v}", iterations=v) for v in (0, -1, 100_001, 1.5, True, "9")),
-        *(_case(f"initial rows {v}", initial_rows=v) for v in (-1, 10_001, True)),
-        *(_case(f"seed {v}", seed=v) for v in (-1, 2**53, 0.5, True)),
-        *(_case(f"delta_ucb {v}", algorithm={"name": "gp_ucb", "delta_ucb": v}) for v in (0, 1, -0.1, True)),
+        _case("a seed that is no whole number", seed=0.5),
         _case("a kernel without its noise", kernel={"lengthscale": 1.0, "signal_variance": 1.0}),
-        _case("a kernel of zero length", kernel={"lengthscale": 0.0, "signal_variance": 1.0, "noise_variance": 1.0}),
         _case("a name with a line break", name="a\nb"),
     ],
 )
@@ -82,15 +66,6 @@ def test_a_run_that_cannot_be_right_is_refused_and_not_stored(body, modeler):
         problem = _check_problem(http.post("/v1/runs", json=body, headers={"Idempotency-Key": "bad"}), 422, "invalid")
     assert problem.errors
     assert _standing(modeler) == before
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400"])
-def test_numbers_that_are_not_finite_are_refused(number, modeler):
-    kernel = {"lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 1.0, "mean": "@"}
-    text = json.dumps(SPEC | {"kernel": kernel}).replace('"@"', number)
-    with modeler.http() as http:
-        reply = http.post("/v1/runs", content=text.encode(), headers=JSON | {"Idempotency-Key": "bad"})
-    assert _check_problem(reply, 422, "invalid").errors[0].field == "kernel.mean"
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def test_events_tell_each_trial_once_and_go_on_where_they_were_left(run, vendor,
 
 def test_a_service_that_goes_down_ends_its_streams(make_service, tmp_path):
     """A reply without an end would hold it up for DRAIN_SECONDS."""
-    own = make_service("modeler", tmp_path, fresh=True).start()
+    own = make_service("modeler", tmp_path).start()
     body = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "token": "t", "hold": True}
     with own.http() as http:
         held = http.post("/v1/runs", json=body, headers={"Idempotency-Key": "a"}).json()["id"]

@@ -30,21 +30,6 @@ def _rows(vendor, run):
     return [trial.row for trial in vendor.export(run.id).trials]
 
 
-def test_the_seed_decides_the_rows(play, opened, vendor):
-    for chosen in ({"iterations": 15}, {"iterations": 15, "random": True}):
-        first, again, other = play(opened, {"seed": 7, **chosen}, {"seed": 7, **chosen}, {"seed": 8, **chosen})
-        assert _rows(vendor, first) == _rows(vendor, again) != _rows(vendor, other)
-
-
-def test_gp_ucb_finds_the_largest_outcome_where_random_rows_do_not(play, opened, small):
-    seeds = range(4)
-    learned = play(opened, *({"iterations": 30, "seed": s} for s in seeds))
-    guessed = play(opened, *({"iterations": 30, "seed": s, "random": True} for s in seeds))
-    assert [run.best.y for run in learned] == [small.y.max()] * len(seeds)
-    # 31 of 400 rows hold the best with probability 0.08: all four would, once in 20,000.
-    assert any(run.best.y < small.y.max() for run in guessed)
-
-
 def test_a_run_brings_the_kernel_where_the_study_has_none(
     play, curator, owner, dataset, open_study, small, opened, vendor
 ):

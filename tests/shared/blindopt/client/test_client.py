@@ -296,13 +296,6 @@ def test_a_name_that_cannot_be_looked_up_is_unreachable(host):
         client.study()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8410", "curator.example"])
-def test_an_address_without_its_scheme_is_said_to_lack_it(address):
-    """Found by hand: the error said UnsupportedProtocol, and no more."""
-    with pytest.raises(Unreachable, match="begins with http"), StudyClient(address, "t", STUDY) as client:
-        client.study()
-
-
 def test_a_closed_port_is_unreachable_and_no_proxy_of_the_environment_is_used(party, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{party.server_address[1]}")
     with StudyClient("http://127.0.0.1:9", "t", STUDY) as client, pytest.raises(Unreachable):

@@ -215,6 +215,13 @@ def test_past_observations_are_in_no_initial_design_of_a_run_that_does_not_repea
         assert run.ended_because == "exhausted"
 
 
+@pytest.mark.parametrize("algorithm", ["random", "thompson"])
+def test_the_seed_decides_the_rows_that_an_algorithm_draws(algorithm):
+    runs = [make(algorithm, seed=seed, initial_rows=0, iterations=15) for seed in (7, 7, 8)]
+    first, again, other = (flat(played(run, outcome_of(candidates()))) for run in runs)
+    assert first == again != other
+
+
 # --- ends -------------------------------------------------------------------------------------------
 
 

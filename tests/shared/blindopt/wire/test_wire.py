@@ -302,6 +302,7 @@ OUTSIDE = [
     (wire.Kernel, KERNEL, "lengthscale", [0, -1e-300, 1e51]),
     (wire.Kernel, KERNEL, "signal_variance", [0, -1]),
     (wire.Kernel, KERNEL, "noise_variance", [0, -1]),
+    (wire.Kernel, KERNEL, "mean", [-1e151, 1e151]),
     (wire.Kernel, KERNEL, "kind", ["matern", "blindopt.gp.kernels.SquaredExponential"]),
     (wire.ColumnMeasurement, STUDY["measurement"], "noise_variance", [-1e-12]),
     (wire.ColumnMeasurement, STUDY["measurement"], "direction", ["up", "MAXIMIZE", 1]),
@@ -356,6 +357,7 @@ OUTSIDE = [
     (wire.Observation, PAST, "noise_variance", [-1.0, 1e101, True, "1"]),
     (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
     (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
+    (wire.RunCreate, RUN, "token", ["", "x" * 201, "x y", "x\r\nX-Header: y"]),
     (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
     (wire.GpUcb, {"name": "gp_ucb"}, "nugget", ["", "IN", None, True]),
     (wire.Ei, {"name": "ei"}, "optimism", [-0.1, 1e7, "2", True]),
@@ -457,6 +459,7 @@ def test_a_plain_address_is_taken(url):
 
 
 NOT_ADDRESSES = "h ftp://h file:///etc/passwd http:// http:///x http://user:pass@h http://h?q=1 http://h/x#f"
+NOT_ADDRESSES += " file://h/x http://[::1 http://127.0.0.1:99999 http://127.0.0.1:port https://:8410"
 
 
 @pytest.mark.parametrize(

@@ -648,7 +648,7 @@ while True:
 
 
 def test_a_port_that_is_taken_ends_the_service_with_an_error(curator, make_service, tmp_path):
-    service = make_service("curator", tmp_path, fresh=True)
+    service = make_service("curator", tmp_path)
     service.port = curator.port
     service.folder.mkdir()
     done = service.run("serve")
