@@ -25,7 +25,7 @@ from service_kit.background import Background
 from service_kit.context.context import ServiceContext
 from service_kit.context.exclusive import exclusive
 from service_kit.context.log_summaries import Part
-from service_kit.store import audit_log, segments
+from service_kit.store import audit_log
 from service_kit.store.database import Connection
 
 log = logging.getLogger("blindopt.verification")
@@ -34,7 +34,7 @@ LOOK_S = 1.0
 """How often an idle service looks for foreign writes, and after which pause a first part that failed is tried again."""
 SMALL = 5_000
 """Records of a log whose first part takes less than the start of a process."""
-_SECONDS_A_RECORD = 1e-5
+SECONDS_A_RECORD = 1e-5
 """What the first part takes, about, until it has been measured."""
 Findings = Callable[[Connection, Iterable[Json], Part | None, Path | None], Iterator[LogBroken]]
 
@@ -109,7 +109,7 @@ class LogVerification:
         self._writes.verified = -1
         self._context.database.on_foreign_write(self._looks[0].wake)
         try:
-            self._writes.seconds = self._live() * _SECONDS_A_RECORD
+            self._writes.seconds = self._live() * SECONDS_A_RECORD
             if self._is_small():
                 self._verify_first(self._writes.count)
         except Exception as error:  # it is tried again
@@ -151,7 +151,7 @@ class LogVerification:
     def _live(self) -> int:
         """The number of records that are not archived."""
         with self._context.database.read() as db:
-            return audit_log.head(db).size - segments.size(db)
+            return audit_log.live(db)
 
     def _verify_first(self, count: int) -> None:
         """Verify the first part as it is after ``count`` foreign writes."""

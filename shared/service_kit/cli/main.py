@@ -287,7 +287,7 @@ def _tokens(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator token rotate usr_0123456789abcdef
         """
-        with program.opened() as opened:
+        with program.opened(writes=True) as opened:
             token, _ = opened.database.write(
                 lambda db: opened.authentication.rotate(db, principal, days=days, actor="cli")
             )
@@ -299,7 +299,7 @@ def _tokens(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator token revoke 0123456789abcdef
         """
-        with program.opened() as opened:
+        with program.opened(writes=True) as opened:
             opened.database.write(lambda db: opened.authentication.revoke(db, kid, actor="cli"))
         typer.echo(f"revoked {kid}")
 

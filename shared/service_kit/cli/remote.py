@@ -76,7 +76,7 @@ def access_token(program: Program[S], file: Path | None, purpose: str, *, days: 
     except StateConflict as error:
         variable = program.client_variable("token_file")
         raise StateConflict(f"no token: name a file with --token-file or {variable} ({error})") from None
-    with program.opened() as context:
+    with program.opened(writes=True) as context:
         token, _ = context.authentication.issue(program.main_role, f"{program.service} {purpose}", days=days)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():

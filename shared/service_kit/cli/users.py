@@ -53,7 +53,7 @@ def build(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator user password ann
         """
-        with program.opened() as context:
+        with program.opened(writes=True) as context:
             context.database.write(lambda db: _by_name(db, name))
             password_hash = _hash_of(password_file, program.checked_settings().password_hash)
             context.database.write(lambda db: _set_password(db, context, name, password_hash))
@@ -65,7 +65,7 @@ def build(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator user disable ann
         """
-        with program.opened() as context:
+        with program.opened(writes=True) as context:
             context.database.write(lambda db: _disable(db, context, name))
         typer.echo(f"disabled {name}")
 

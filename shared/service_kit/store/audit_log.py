@@ -355,6 +355,11 @@ def head(db: Connection, grant_id: str | None = None) -> Head:
     return head_of(LAST.row(db) if grant_id is None else SHARED.last(db, grant_id))
 
 
+def live(db: Connection) -> int:
+    """The number of records of the own log that are not archived."""
+    return head(db).size - segments.size(db)
+
+
 def head_of(last: Any) -> Head:
     """Size and root of a log from its last record, as a row of ``LAST`` or an entry; from None if it is empty."""
     return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(last.peaks).hex())

@@ -12,6 +12,7 @@ from blindopt.client import Owner, Vendor
 from curator_service.cli import PROGRAM
 from curator_service.cli import app as curator_app
 from modeler_service.cli import app as modeler_app
+from service_kit import verification
 from service_kit.cli.program import one_thread_for_products
 from service_kit.cli.remote import access_token
 from tests import postgres, processes
@@ -40,6 +41,16 @@ def run(request, tmp_path, monkeypatch):
         return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
     return command
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+def test_a_command_that_writes_says_how_long_charges_wait_if_that_is_a_second(run, seconds, monkeypatch):
+    assert run("token", "create", "--name", "ann").exit_code == 0
+    monkeypatch.setattr(verification, "SECONDS_A_RECORD", seconds)
+    words = "its charges wait for about 3 s" if seconds else ""
+    created, listed = run("token", "create", "--name", "bob"), run("token", "list")
+    assert (created.exit_code, words in created.stderr, bool(created.stderr)) == (0, True, bool(words))
+    assert listed.stderr == ""
 
 
 @pytest.mark.parametrize("hangup", [signal.SIG_IGN, signal.SIG_DFL], ids=["under nohup", "at a terminal"])
