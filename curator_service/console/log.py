@@ -32,7 +32,7 @@ _ACTS: Acts = {
     "dataset.decided": ("decided whose account {dataset_id} continues",),
     "dataset.deleted": ("deleted the dataset {dataset_id}",),
     "dataset.erased": ("erased the dataset {dataset_id}",),
-    "exchange": ("sent a request about a study and got its reply",),
+    "exchange": ("had every group of {study_id} answered at once", "sent a request about a study and got its reply"),
     "forecast.started": ("started a forecast of {study_id}",),
     "forecast.ended": ("ended a forecast of {study_id}: {state}",),
     "forecast.cancelled": ("cancelled a forecast of {study_id}",),

@@ -230,7 +230,7 @@ class Queries:
         self._context.audit_trail.quotas.check_room(db, caller.principal.id, RECORDS_BYTES + reserved)
         withheld = withheld_rows(db, self._vault, released, requested)
         query_id, rows = new_id("qry"), [(item.row, item.plays) for item in query.rows if item.row not in withheld]
-        charge = {"query_id": query_id} | _all(caller)
+        charge = {"query_id": query_id, **_all(caller)}
         charged = self._budgets.charge_answers(db, caller.principal, released, rows, charge, reserved)
         if isinstance(charged, BudgetExhausted):
             return charged
@@ -346,7 +346,7 @@ class Queries:
             refined=refined,
             salt=reply_salt(refinements.numbers(sent, refined) if refined else (answer.y for answer in sent)),
         )
-        effect = Effect(reply, "exchange", {"query_id": reply.id} | _all(caller), reserved=charged.reserved)
+        effect = Effect(reply, "exchange", {"query_id": reply.id, **_all(caller)}, reserved=charged.reserved)
         return self._context.idempotency.settle(db, caller, effect)
 
     async def query(
@@ -459,9 +459,9 @@ def answers_of_all(db: Connection, context: ServiceContext, study_id: str) -> by
     return stored.reply.body
 
 
-def _all(caller: RequestContext) -> dict[str, bool]:
-    """What the log says of a query beside its id: whether it is of all groups."""
-    return {"all": True} if caller.principal.role == "owner" else {}
+def _all(caller: RequestContext) -> dict[str, object]:
+    """What the log says of a query beside its id: that it is of all groups of a study, if it is an owner's."""
+    return {"all": True, "study_id": caller.principal.id} if caller.principal.role == "owner" else {}
 
 
 def _or_raise(outcome: StoredReply | Exception) -> StoredReply:

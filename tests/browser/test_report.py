@@ -45,6 +45,8 @@ def test_the_first_page_of_a_report_has_its_verdict_and_the_whole_signature(serv
     assert min(cells, key=lambda row: float(row[-2]))[0] == str(best)  # blood pressure is to be low
     visitor.press(f"Open group {best}")
     assert f"Candidate {best} of pressure is a group" in visitor.page.locator("main").inner_text()
+    visitor.open("/console/log")
+    assert "olga (owner) had every group of pressure answered at once" in visitor.page.locator("main").inner_text()
     visitor.open(f"/console/studies/{study}")
     visitor.press("Make the report")
     page = visitor.page
