@@ -159,7 +159,13 @@ class Queries:
             raise StateConflict("the candidates of this study are records: only groups are answered at once")
         rows = [wire.RowPlays(row=row) for row in range(released.n)]
         query = wire.QueryRequest.model_construct(rows=rows)  # the public limits are those of a vendor's query
-        return await self._ask(_of_study(caller, study_id), study_id, released, query, None)
+        period_s = await self.period_s(study_id)
+        pacing = None if period_s is None else ReplyPacing(period_s)
+        try:
+            return await self._ask(_of_study(caller, study_id), study_id, released, query, pacing)
+        finally:
+            if pacing is not None:
+                pacing.stop()
 
     def answers(self, study_id: str) -> bytes:
         """The reply of ``answer_all``, as it was stored. Raises StateConflict before there is one, and Erased."""
