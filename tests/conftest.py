@@ -426,7 +426,8 @@ def open_study(small: Small) -> Callable[..., Opened]:
         more |= {"kernel": kernel, "name": "study"}
         keep_apart(owner, dataset)
         draft = owner.create_study(a_study_of(small, dataset.id, release, of_column, **more))
-        view = owner.release(draft.id)
+        agreed = wire.ReleaseAsked(spec_sha256=draft.spec_sha256, confirm_consent=True) if "refine" in more else None
+        view = owner.release(draft.id, request=agreed)
         assert view.release_sha256 is not None
         grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))
         return Opened(draft.id, grant.token, view.release_sha256, view, grant.id, grant.kid)

@@ -11,6 +11,7 @@ STUDIES = {
     "a column": {},
     "no kernel": {"kernel": None},
     "noisy candidates": {"kernel": None, "release": "gaussian"},
+    "second draws": {"kernel": None, "release": "planar_laplace", "refine": wire.Refine(epsilon="3", persons=40)},
     "measurement noise": {"kernel": None, "noise_variance": 0.01},
     "Laplace answers": {"kernel": None, "answers": wire.LaplaceAnswers(mechanism="laplace", **PRIVATE)},
     "one-bit answers": {"kernel": None, "answers": wire.OneBitAnswers(mechanism="one_bit", **PRIVATE)},
@@ -22,6 +23,7 @@ STUDIES = {
 }
 ALGORITHMS = {
     "noisy candidates": "ei_deblurred",
+    "second draws": "ei_deblurred",
     "Laplace answers": "laplace_adf",
     "one-bit answers": "bounded_igp",
     "one answer of each": "bounded_igp",
@@ -45,7 +47,8 @@ def test_a_run_with_the_required_fields_alone_completes_on_any_study(
 ):
     """It queries distinct candidates, says why it does what it does, and is derived again as it was."""
     chosen = dict(STUDIES[name])
-    study = open_study(owner, few, releases[chosen.pop("release", "identity")], **chosen)
+    kinds = releases | {"planar_laplace": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")}
+    study = open_study(owner, few, kinds[chosen.pop("release", "identity")], **chosen)
     with modeler.http() as http:
         body = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
         reply = http.post("/v1/runs", json=body, headers={"Idempotency-Key": name})
@@ -54,7 +57,10 @@ def test_a_run_with_the_required_fields_alone_completes_on_any_study(
     assert run.algorithm == wire.Auto(name="auto")
     ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.problem) == ("completed", None), ended.problem
-    rows = [trial.row for trial in vendor.export(run.id).trials]
+    trials = vendor.export(run.id).trials
+    rows = [trial.row for trial in trials]
+    draws = {trial.row: trial.passport.z for trial in trials}
+    assert [z is not None for z in draws.values()] == ["refine" in chosen] * 40
     assert len(set(rows)) == len(set(rows[:40])) == 40  # all, before any is queried again
     assert ended.plan.algorithm.name == ALGORITHMS.get(name, "ei")
     assert ended.recommendation is not None
