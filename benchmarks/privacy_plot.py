@@ -20,6 +20,7 @@ path { fill: none !important; stroke-width: 2 }
 
 def svg(arms: dict[str, dict[str, float]]) -> str:
     """The plot: regret by epsilon of the private and of the random search, and of the search without privacy."""
+    runs = f"{arms['private 1']['runs']:.0f}"
     most = 10 * (int(max(arm["mean"] + arm["error"] for name, arm in arms.items() if name[-1].isdigit())) // 10 + 1)
 
     def across(epsilon: str) -> float:
@@ -54,7 +55,7 @@ def svg(arms: dict[str, dict[str, float]]) -> str:
         [
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 700 296" role="img" aria-label="Regret by epsilon">',
             f"<style>{STYLE}</style>",
-            '<text x="8" y="16">price of the recommended group below the best (mean of 100 runs, 95 %)</text>',
+            f'<text x="8" y="16">price of the recommended group below the best (mean of {runs} runs, 95 %)</text>',
             *elements,
             f'<text x="{(X_MIN + X_MAX) / 2}" y="{Y_MAX + 38}" text-anchor="middle">epsilon of a whole record</text>',
             "</svg>\n",

@@ -44,7 +44,12 @@ def test_the_pages_have_the_recorded_figures():
         f"{whole['plain']['mean']:.1f} %",
         f"{whole['private 1']['candidates']:.0f} are candidates",
     ]
-    assert [figure for figure in figures if figure not in readme] == []
+    runs = f"{whole['private 1']['runs']} runs, standard error {whole['private 1']['error']:.1f}"
+    assert [figure for figure in [*figures, runs] if figure not in readme] == []
+    start = (ROOT / "docs" / "what-is-blindopt.md").read_text(encoding="utf-8")
+    assert f"{figures[0]} below the\nprice of the best group ({runs})" in start
+    (fewer,) = {arms["private 1"]["runs"] for records, arms in RECORDED.items() if records != privacy_plot.RECORDS}
+    assert f"means of {whole['private 1']['runs']} runs for 21,613 records, of {fewer} for fewer" in PAGE
     plan = (ROOT / "docs" / "how-many-queries.md").read_text(encoding="utf-8")
     halfway = [f"{whole[f'{name}, 25 queries']['mean']:.0f}" for name in ("private 1", "random 1", "plain")]
     assert re.findall(r"after 25 answers: (\d+) %, random (\d+) %, without privacy (\d+) %", plan) == [tuple(halfway)]
