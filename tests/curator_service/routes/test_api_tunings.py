@@ -286,6 +286,20 @@ def test_requests_at_once_never_spend_more_than_the_cap(owner):
     assert lines[-1].total_epsilon == "3"
 
 
+def test_the_same_key_gets_the_same_bytes_and_is_charged_once(curator, owner):
+    case = registered(owner, m=20, seed=16)
+    body, headers = case.spec().model_dump(mode="json"), {"Idempotency-Key": "once"}
+    with curator.http() as http:
+        first = http.post("/v1/tunings", json=body, headers=headers)
+        assert first.status_code == 202, first.text
+        ended = owner.wait_tuning(first.json()["id"], timeout_s=WAIT)
+        again = http.post("/v1/tunings", json=body, headers=headers)
+        assert http.get(first.headers["Location"]).json()["id"] == ended.id
+    assert (again.status_code, again.content) == (202, first.content)
+    assert (again.headers["Idempotency-Replayed"], again.headers["Location"]) == ("true", first.headers["Location"])
+    assert len(owner.uses(case.validation.id)) == 1
+
+
 def test_the_charge_is_there_before_the_first_score_is_asked(curator, owner, case, replies):
     """The scorer itself looks."""
     seen = []

@@ -251,6 +251,13 @@ def test_uploads_at_once_do_not_pass_the_limit_together(curator, folder, monkeyp
     assert len(pending(folder)) == 2 * PENDING_MAX
 
 
+def test_the_same_request_keeps_one_file(curator, folder):
+    first, second = upload(curator, key="k"), upload(curator, key="k")
+    assert first.content == second.content
+    assert len(pending(folder)) == 2
+    assert upload(curator, CSV + b"6,1,1,Oslo,2\n", key="k").status_code == 422
+
+
 def test_a_broken_file_is_not_kept(curator, folder):
     assert upload(curator, b"a,b\n1\n").status_code == 422
     assert upload(curator, b"PAR1", "x.parquet").status_code == 422
