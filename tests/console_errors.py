@@ -21,6 +21,16 @@ _WRONG = {
 }
 
 
+_COUNTED = "records|rows|columns|measurements|answers|candidates|queries|studies|groups|persons|lines|trials|calls"
+_MISCOUNTED = re.compile(rf"(?<![\d.,] )(?<![\d.,-])(?:1 (?:{_COUNTED})|\d{{4,}} (?:{_COUNTED}))\b")
+
+
+def miscounted(text):
+    """What a page counts wrongly: "1 records", or "1161 records" in place of "1,161 records"."""
+    shown = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<(script|pre|code).*?</\1>", "", text))))
+    return [match[0] for match in _MISCOUNTED.finditer(shown)]
+
+
 MADE_UP = {
     "dataset_id": "ds_0123456789abcdef",
     "study_id": "std_0123456789abcdef",
@@ -56,6 +66,8 @@ def drive(browser, entries, ids, garbage, more=()):
     driven = set()
     for path in [*(path for path in pages if not path.endswith("/events")), *more]:
         browser.get(path)
+        if wrong := miscounted(browser.text):
+            faults[path] = wrong
         for number, action in enumerate(dict.fromkeys(_ACTION.findall(browser.text))):
             if number:
                 browser.get(path)

@@ -1,7 +1,7 @@
 """The forms of a new study, step by step, and the study that they make.
 
 What a page derives has inputs of its own: ``hide``, ``hide_share``, ``categories``, ``find``, ``groups``,
-``column_noise``, ``budget.uncapped``.
+``column_error``, ``people_error``, ``budget.uncapped``.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ _ANSWERS = ("answers", "outcomes", "privacy_unit", "budget", "refine", "kernel",
 _STEP_OF = {
     **dict.fromkeys(("name", "dataset_id", "release_of", "processing"), "data"),
     **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
-    **dict.fromkeys(("measurement", "goal", "column_noise"), "measurement"),
+    **dict.fromkeys(("measurement", "goal", "column_error", "people_error"), "measurement"),
     **dict.fromkeys(_RELEASE, "release"),
     **dict.fromkeys(_ANSWERS, "answers"),
 }
@@ -64,13 +64,11 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     """The study from the steps up to ``upto``, inclusive; faults are added to ``form.errors``."""
     steps = NAMES[: NAMES.index(upto) + 1]
     of_groups, hides = groups.is_chosen(form), _choice_of_hide(form)
-    is_column = (form.get("measurement.source") or "column") == "column"
     without = {name for name in wire.StudyCreate.model_fields if step_of(name) not in steps}
     without |= {"release", "answers", "privacy_unit", "refine"} if of_groups else {"release.sensitivity"}
     without |= {"features.*.hidden_change"} if of_groups or hides != "small" else set()
     without |= {"features.*.scale"} if not of_groups and hides not in ("small", "own") else set()
-    without |= {"measurement.noise_variance"} if is_column else set()
-    without |= {"answers.centre", "answers.value_bound"}
+    without |= {"measurement.noise_variance", "answers.centre", "answers.value_bound"}
     without |= {name for name in ("kernel", "refine") if not form.has(name)}
     without |= set() if dataset.person_column is None else {"rows_per_person"}  # it is the dataset's
     body = form.read(wire.StudyCreate, without)
@@ -80,8 +78,10 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
         _hide(form, body["features"], dataset)
     if "measurement" in steps:
         form.check_good()
-    if "measurement" in steps and is_column:
-        body["measurement"]["noise_variance"] = form.real("column_noise", needed=False) or 0.0
+        error = form.real(error_field := _error_field(form), needed=False) or 0.0
+        if error < 0:
+            form.wrong(error_field, "Must be at least 0")
+        body["measurement"]["noise_variance"] = float(f"{error * error:.12g}")
     if "release" in steps and of_groups:
         body |= groups.body_of(form, dataset, list(body["features"]), is_priced="answers" in steps)
         body["budget"] = body.get("budget", {}) | groups.cap(form)
@@ -94,6 +94,11 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
             body["answers"] |= groups.answer_range(form)
         _check_queries(form)
     return body
+
+
+def _error_field(form: Form) -> str:
+    """The input of a measurement's error, as a standard deviation."""
+    return "column_error" if (form.get("measurement.source") or "column") == "column" else "people_error"
 
 
 def body_so_far(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
@@ -170,9 +175,8 @@ def _check_queries(form: Form) -> None:
 
 def derived(form: Form) -> dict[str, str]:
     """The inputs of what the page derives, by the path in the body."""
-    is_column = (form.get("measurement.source") or "column") == "column"
     names = {"answers.centre": "outcomes.lower", "answers.value_bound": "outcomes.upper"}
-    names |= {"measurement.noise_variance": "column_noise"} if is_column else {}
+    names["measurement.noise_variance"] = _error_field(form)
     if groups.is_chosen(form):
         return names | groups.DERIVED
     return names | ({"release.sensitivity": "hide"} if form.get("hide") != "own" else {})
@@ -223,7 +227,10 @@ def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
     shown = groups.shown(spec, columns) | {
         "features": dict(zip(columns, spec["features"], strict=True)),
         "hide": _hides(spec),
-        "column_noise": spec["measurement"]["noise_variance"] if spec["measurement"]["source"] == "column" else None,
+        "column_error" if spec["measurement"]["source"] == "column" else "people_error": sqrt(
+            spec["measurement"]["noise_variance"]
+        )
+        or None,
     }
     form = Form.blank(**defaults(dataset))
     form.values.pop("measurement.shown", None)  # those of the spec, which may be none

@@ -12,6 +12,7 @@ _GROUPS = ("runs", "queries", "messages", "grants", "people", "log")
 _RUNS = 200
 _ACTS: Acts = {
     "exchange": ("exchanged a request and a reply with a curator",),
+    "exchange.query": ("queried a curator",),
     "message.sent": ("sent the owner a message of {run_id}",),
     "message.updated": ("read the owner's decision about a message of {run_id}",),
     "run.archived": ("archived {run_id}",),

@@ -110,7 +110,6 @@ def owner_opens_a_study(olga):
         olga.audit(dark=False)  # the first step is looked at in the dark with all other pages
         olga.shoot(f"draft-{step.lower()}")
         if step == "Release":
-            olga.press("Show what this means")
             expect(page.get_by_role("table", name="Noise and confusion by feature")).to_be_visible()
             olga.audit()
 

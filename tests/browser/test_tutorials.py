@@ -49,8 +49,6 @@ def enters(reader: Reader, step: Step) -> None:
     at = step.fields[0][0]
     for page, field, value in step.fields:
         if page != at:
-            if at == "Release":
-                reader.press("Show what this means")
             reader.press("Next")
             at = page
         reader.page.locator("[aria-current=step]", has_text=page).wait_for()

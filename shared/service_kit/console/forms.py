@@ -121,7 +121,7 @@ class Form:
                 return None
             self.values[name] = [filled_in(meanings[0])]
         if not meanings:
-            self.errors[name] = "Enter a number, such as 0.25 or 1e-5"
+            self.errors[name] = "Enter a number, such as 5.8"
             return None
         return meanings[0]
 

@@ -1,6 +1,7 @@
 """Pages of the audit log in both consoles: its records as rows, its verification, and the log as a file."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,13 +28,16 @@ def row_of(entry: dict[str, Any], acts: Acts, names: Mapping[str, str]) -> dict[
     details = body.get("details") or {}
     details = details if isinstance(details, dict) else {}
     kind, actor = str(body.get("kind", "exchange")), str(body.get("actor", ""))
+    about = _STUDY.search(what)
+    fields = details if about is None else {"about": about[1], **details}
+    said = act(acts, "exchange.query", fields, names) if what.startswith("POST") and "/queries →" in what else None
     return {
         "seq": entry["seq"],
         "time": body.get("time"),
         "kind": kind,
         "actor": actor,
         "who": who(actor, names),
-        "act": act(acts, kind, details, names),
+        "act": said or act(acts, kind, fields, names),
         "what": what,
         "details": details.items(),
         "leaf": entry["leaf"],
@@ -56,6 +60,7 @@ GROUPS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """By the name in the address: kinds of records in words, and the kinds."""
 _SIZE = 50
+_STUDY = re.compile(r" /v1/studies/(std_[0-9a-f]{16})")
 
 
 def _chosen(page: Page) -> dict[str, Any]:

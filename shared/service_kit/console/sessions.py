@@ -101,6 +101,15 @@ class Sessions:
             self._record_use(session)
         return session
 
+    async def idled(self, header: str) -> int | None:
+        """After how many minutes the session of a Cookie header ended because nobody used it; None if it did not."""
+        if (secret := self._context.seal.open_labelled(_LABEL, cookie(header, self.cookie))) is None:
+            return None
+        row = await self._context.database.read_row_soon(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
+        now = self._context.clock()
+        is_idle = row is not None and sessions.is_live(row, now, now - self._life) and not self._is_good(row)
+        return int(self._idle.total_seconds() // 60) if is_idle else None
+
     async def is_live(self, session: Session) -> bool:
         """Whether a session is still live, for long responses."""
         return self._is_good(await self._context.database.read_row_soon(sessions.FIND, id_sha256=session.id_sha256))

@@ -186,7 +186,7 @@ class Console:
     async def _login_form(self, request: Request) -> Response:
         if request.state.session is not None:
             return RedirectResponse(f"{ROOT}/", 303)
-        return self._login_page(request)
+        return self._login_page(request, idled=await self._sessions.idled(request.headers.get("cookie", "")))
 
     async def _login(self, request: Request) -> Response:
         _same_origin(request)
@@ -230,15 +230,16 @@ class Console:
         set_cookie(response, TABLES, tables, path=ROOT, max_age=_YEAR_SECONDS)
         return response
 
-    def _login_page(self, request: Request, error: str = "", status: int = 200, *, name: str = "") -> Response:
+    def _login_page(
+        self, request: Request, error: str = "", status: int = 200, *, name: str = "", idled: int | None = None
+    ) -> Response:
         host = (request.url.hostname or "").lower()
         local = host in ("localhost", "127.0.0.1", "::1", "[::1]") or host.endswith(".localhost")
         target = _inside(request.query_params.get("next", ""))
         # Browsers send Sec-Fetch-Site only over TLS and to the machine itself, so it also shows a proxy with TLS.
         insecure = request.url.scheme != "https" and not local and "sec-fetch-site" not in request.headers
-        return self.renderer.page(
-            None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
-        )
+        shown = {"error": error, "name": name, "next": target, "insecure": insecure, "idled": idled}
+        return self.renderer.page(None, "login.html", status, title="Log in", **shown)
 
 
 async def _sent(request: Request, **limits: int) -> FormData:

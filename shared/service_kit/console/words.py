@@ -25,11 +25,11 @@ _SNAKE = re.compile(r"(?<![`\"'\w])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?![`\"'\w])")
 def number(value: object, digits: int = 4, *, up: bool = False, down: bool = False) -> str:
     """A number with ``digits`` significant digits; a dash for none.
 
-    Four digits before the point are not grouped, as they may be a year. ``up``: a loss is rounded up, so that it is
+    A count, which is whole, is grouped from 1,000 on; a value never is. ``up``: a loss is rounded up, so that it is
     never understated. ``down``: what is protected is rounded down, so that it is never overstated.
 
-    >>> number(0.123456), number(1234567.0), number(1978), number(None), number(1e-9), number("0.5")
-    ('0.1235', '1,234,567', '1978', '—', '1e-9', '0.5')
+    >>> number(0.123456), number(1234567.0), number(1161), number(None), number(1e-9), number("0.5")
+    ('0.1235', '1234567', '1,161', '—', '1e-9', '0.5')
     >>> number(1.23412, up=True), number(0.2, up=True), number(1.0986, 3, down=True)
     ('1.235', '0.2', '1.09')
     """
@@ -40,7 +40,7 @@ def number(value: object, digits: int = 4, *, up: bool = False, down: bool = Fal
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):
-        return _grouped(value) if abs(value) < 10**15 else f"{value:.4g}" if abs(value) < 10**300 else "over 1e300"
+        return f"{value:,}" if abs(value) < 10**15 else f"{value:.4g}" if abs(value) < 10**300 else "over 1e300"
     if not math.isfinite(value):
         return NONE
     if up or down:
@@ -48,7 +48,7 @@ def number(value: object, digits: int = 4, *, up: bool = False, down: bool = Fal
         value = float(Context(prec=digits, rounding=rounding).create_decimal(repr(value)))
     if value == 0 or 1e-4 <= abs(value) < 1e9:
         decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
-        text = _grouped(value, f".{max(0, decimals)}f")
+        text = f"{value:.{max(0, decimals)}f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
@@ -67,10 +67,6 @@ def numbers(values: Sequence[int]) -> str:
         else:
             spans.append([value])
     return ", ".join(f"{s[0]} to {s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans) or "none"
-
-
-def _grouped(value: float, form: str = "") -> str:
-    return f"{value:{',' if abs(value) >= 9_999.5 else ''}{form}}"
 
 
 def when(value: datetime | str | None) -> Markup | str:

@@ -398,7 +398,7 @@ def test_a_study_whose_y_is_no_column_is_not_one_of_groups():
         ("release.cells.parts", "release.cells.parts.0"),
         ("release.min_count", "release.min_count"),
         ("answers.value_bound", "outcomes.upper"),
-        ("measurement.noise_variance", "column_noise"),
+        ("measurement.noise_variance", "column_error"),
     ],
 )
 def test_errors_of_the_api_about_groups_stand_at_their_fields(where, field):

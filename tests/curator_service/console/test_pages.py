@@ -389,6 +389,7 @@ WITHOUT_INPUT = {
     "release.acknowledge_refuted": "an input where a stored study has a refuted mechanism: it is for REST and Python",
     "answers.centre": "the middle of the expected range",
     "answers.value_bound": "half of the expected range",
+    "measurement.noise_variance": "the square of the error of one measurement",
 }
 
 

@@ -242,7 +242,7 @@ def test_bounds_are_suggested_from_the_names_alone(owner, api):
         owner.submit("/studies/new", go="names", **{"features.1.lower": "6", "features.1.upper": "18"})
         form = owner.form("/studies/new")
         bounds.append([(form[f"features.{i}.lower"], form[f"features.{i}.upper"]) for i in range(4)])
-        assert [i for i in range(4) if f"features.{i}.column" in form] == [0, 3]
+        assert [i for i in range(4) if f"features.{i}.column" in form] == [0, 1, 3]
     assert bounds[0] == bounds[1] == [("0", "120"), ("6", "18"), ("", ""), ("0", "100")]
 
 

@@ -65,6 +65,10 @@ def test_half_an_hour_without_a_click_ends_a_session(owner, clock):
     assert _is_in(owner)
     clock.forward(minutes=30)
     assert not _is_in(owner)
+    assert "You were away for 30 minutes. Log in to go on where you were." in owner.get("/console/login").text
+    assert 'name="next" value="/console/samples"' in owner.get("/console/login?next=/console/samples").text
+    del owner.cookies[COOKIE]
+    assert "You were away" not in owner.get("/console/login").text
 
 
 def test_the_shortest_session_lasts_while_it_is_used(owner, app, clock, tmp_path):
