@@ -28,13 +28,19 @@ class AuditEntry(Reply):
     )
 
 
+class AuditName(Reply):
+    """The name of a user, a token or a grant."""
+
+    id: str = Field(description="Its id.")
+    name: str = Field(description="Its name, as it is now.")
+
+
 class AuditPage(Page):
     """A page of the audit log."""
 
     entries: list[AuditEntry] = Field(max_length=1_000, description="Records, in the order of the log.")
-    names: dict[str, str] = Field(
-        {},
-        description="Names of the users, tokens and grants in these records, by id, as they are now: not of the log.",
+    names: list[AuditName] = Field(
+        [], description="Names of the users, tokens and grants in these records: not of the log."
     )
 
 

@@ -85,8 +85,9 @@ async def log_values(
     query = _chosen(page) | fixed | {"page_size": _SIZE}
     order = {"order": "newest", "back": "oldest"}
     listing, newer, older = await turned(page, "/v1/audit/entries", "entries", "seq", **order, **query)
+    names = {**{named["id"]: named["name"] for named in listing["names"]}, **names}
     return {
-        "entries": [row_of(entry, {**ACTS, **acts}, {**listing["names"], **names}) for entry in listing["entries"]],
+        "entries": [row_of(entry, {**ACTS, **acts}, names) for entry in listing["entries"]],
         "older": older,
         "newer": newer,
         "groups": [("", "all"), *((name, GROUPS[name][0]) for name in kinds)],

@@ -94,7 +94,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
                 db, log_id, position=paging.token, newest=newest, limit=paging.limit, **asdict(where)
             )
             entries, token = paging.cut(entries, lambda entry: entry.seq)
-            names = _names(db, entries) if log_id is None else {}
+            names = _names(db, entries) if log_id is None else []
         views = [entry_view(entry, log_id) for entry in entries]
         return wire.AuditPage(entries=views, names=names, next_page_token=token)
 
@@ -133,10 +133,11 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
     return routes
 
 
-def _names(db: Connection, entries: Sequence[merkle_log.Entry]) -> dict[str, str]:
+def _names(db: Connection, entries: Sequence[merkle_log.Entry]) -> list[wire.AuditName]:
     """Names of all whose ids are in these records."""
     ids = {match.decode() for entry in entries for match in _ID.findall(entry.body)}
-    return tokens.names(db, ids) | users.names(db, ids)
+    named = tokens.names(db, ids) | users.names(db, ids)
+    return [wire.AuditName(id=name_id, name=name) for name_id, name in named.items()]
 
 
 def _log_verification(request: Request) -> LogVerification:

@@ -23,7 +23,7 @@ class Api:
     async def get(self, path, **query):
         self.paths.append(path)
         name = path.rpartition("/")[2]
-        return {"next_page_token": None, "open": 0, name: self.listings.get(name, [])}
+        return {"next_page_token": None, "open": 0, "names": [], name: self.listings.get(name, [])}
 
     async def read(self, path, model, **query):
         return model.model_validate(await self.get(path, **query))
@@ -63,7 +63,7 @@ def test_the_first_page_asks_as_much_for_many_studies_as_for_one():
 
 def test_the_log_asks_for_grants_of_the_newest_studies_alone_and_keeps_the_one_that_is_looked_at():
     grants = [{"id": "grt_1", "name": "m"}]
-    api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants, names={})
+    api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants)
 
     def choices(grant):
         return asyncio.run(log.log(_page(api, query={"grant": grant})))["grants"]

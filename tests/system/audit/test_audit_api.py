@@ -123,7 +123,7 @@ def test_a_page_token_that_is_none_is_refused(token, modeler_of):
 
 def test_past_the_end_there_is_an_empty_page(modeler_of):
     reply = modeler_of.get("/v1/audit/entries", params={"page_token": "4"}).json()
-    assert reply == {"entries": [], "names": {}, "next_page_token": None}
+    assert reply == {"entries": [], "names": [], "next_page_token": None}
 
 
 # --- countersignatures -----------------------------------------------------------------------------------
