@@ -1,4 +1,20 @@
-"""Second draws of measured records: drawn at the first answer about a record, then repeated with every later one."""
+"""Second draws of measured records: drawn at the first answer about a record, then repeated with every later one.
+
+**Theorem R** (ex post). Let the secret order be public too, and c_i(o) what the ledger has charged record i along a
+transcript o: the release e1, epsilon_r if i was refined in o, and its private answers. If D and D' differ in record i,
+its features moved by at most Delta and its outcome replaced (the same where answers are exact), then for every vendor
+and every o: p(o | D) <= e^(c_i(o)) p(o | D'). Who declines is taken as given.
+
+*Proof.* p(o | D) is the product over steps of the probability given what came before. A choice of the vendor, a refusal
+(a function of ledger and order) and a draw about another record are the same under both. A draw about i has a ratio of
+at most e^e1, e^epsilon_r or e^(answer), because it is fresh and of slope epsilon_r / Delta; which of them occur is a
+function of o. QED
+
+The bound is attained where both draws lie beyond both values. With a delta, for sets S in which i is not refined,
+P(S | D) <= e^e1 P(S | D') + delta: given the release the rest of S has a probability that is the same under both and at
+most 1. Beforehand everybody is promised e1 + epsilon_r alone, for the vendor chooses whom to query. A person with k
+records has e1 for all, whose noise is that of e1 / k each, and epsilon_r for each that is refined.
+"""
 
 from collections.abc import Iterable
 
