@@ -196,7 +196,10 @@ async def get_query(
     dependencies=[allowed("owner", "modeler")],
 )
 def get_answers(study_id: StudyId, curator: CuratorDep) -> Response:
-    """Get the answers about every group, if the owner has had all answered: always the same bytes. Returns them."""
+    """Get the answers about every group, as the owner requested them at once. 409 before that.
+
+    They are the same bytes for every grant. Returns one answer about each group.
+    """
     return Response(curator.queries.answers(study_id), media_type="application/json")
 
 
