@@ -34,7 +34,7 @@ OWN = {
     "modeler_service": """
         Modeler._view_of Modeler.recommendation Program.run RunRow.settings RunRow.stored_plan RunRow.study_view
         RunWorker.__init__ TrialRow.answer TrialRow.view _MessageExchanges._has_reply _against_choices _exchange
-        _pending_faults _subject _view _with_detail is_cut_off last_fit observations_of takes_time
+        _field_of _pending_faults _subject _view _with_detail is_cut_off last_fit observations_of takes_time
         _without_list
     """,
 }
