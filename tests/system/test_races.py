@@ -1,6 +1,7 @@
 """Many clients at the same moment: no cap is passed, no key is charged twice, nothing is released twice."""
 
 import asyncio
+import json
 import secrets
 import threading
 from collections import Counter
@@ -14,7 +15,7 @@ from curator_service.app import build
 from curator_service.budget import ledger, ledger_lines
 from curator_service.queries.queries import Queries
 from curator_service.settings import Settings
-from tests.builders import a_study_of
+from tests.builders import a_study_of, registered_apart
 
 CLIENTS = 32
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
@@ -102,6 +103,23 @@ def test_at_the_edge_of_the_total_where_prices_differ(curator, owner, opened_wit
         if reply.status_code == 403:
             amounts = {name: Fraction(reply.json()["budget"][name]) for name in ("requested", "spent", "limit")}
             assert amounts["spent"] + amounts["requested"] > amounts["limit"] == 2
+
+
+def test_at_the_edge_of_the_persons_who_may_be_measured_again_nobody_more_is(curator, owner, small, open_study):
+    """Eight clients, persons of three records, a cap of three; then all ask for one record, whose draw is one."""
+    header, *records = small.csv.decode().splitlines()
+    file = "\n".join([f"{header},who", *(f"{record},p{i // 3}" for i, record in enumerate(records))])
+    dataset = registered_apart(owner, "persons", file.encode(), public=True, person="who", rows_per_person=3)
+    planar = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
+    study = open_study(owner, dataset, planar, answers=EXACT, refine=wire.Refine(epsilon="2", persons=3))
+    replies = at_once(curator, queries(study, [(row, 1) for row in range(8)]))
+    refused = [reply.json() for reply in replies if reply.status_code != 201]
+    assert {reply["code"] for reply in refused} <= {"privacy_budget_exhausted"}
+    lines = [line.row for line in owner.ledger(study.id) if line.kind == "refine"]
+    assert len(lines) == len(set(lines)) == 8 - len(refused)
+    assert sum(kind.rows for kind in owner.accounting(study.id).rows if kind.refined) == 3
+    again = at_once(curator, queries(study, [(lines[0], 1)] * 8))
+    assert len({json.dumps(reply.json()["refined"]) for reply in again}) == 1
 
 
 def test_two_grants_share_one_cap(curator, owner, opened_with):

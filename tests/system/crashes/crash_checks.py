@@ -98,7 +98,10 @@ def check_charges(curator: Any, study: Study, keys: dict[str, int], records: lis
     assert charged == wanted, f"charged otherwise than asked: {_difference(charged, wanted)}"
     answered_keys = {query: keys[key] for query, key in queries}
     with Owner(curator.url, curator.token) as owner:
-        lines = [line for line in owner.ledger(study.id) if line.query_id in answered_keys]
+        of_study = list(owner.ledger(study.id))
+    lines = [line for line in of_study if line.query_id in answered_keys and line.kind == "answers"]
+    refined = Counter(line.row for line in of_study if line.kind == "refine")
+    assert set(refined.values()) <= {1}, "a second draw was charged twice"
     assert Counter(line.query_id for line in lines) == Counter(answered_keys), (
         "the ledger charged a query twice, or not at all"
     )
@@ -118,6 +121,8 @@ def check_answers(curator, study, keys, modeler, records, modeler_records):
     stored = curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ? AND status = 201", grant)
     replies = {key: wire.QueryReply.model_validate_json(body) for key, body in stored if key in keys}
     assert replies.keys() == keys.keys(), "the curator has no stored answer for a trial"
+    draws = {(item.row, tuple(item.z)) for reply in replies.values() for item in reply.refined}
+    assert len({row for row, _ in draws}) == len(draws), "a record has two second draws"
     for run in {key.partition(":")[0] for key in keys}:
         trials = modeler.rows(
             "SELECT number, query, row, y, query_id, passport FROM trials WHERE run_id = ? AND y IS NOT NULL", run
@@ -126,8 +131,9 @@ def check_answers(curator, study, keys, modeler, records, modeler_records):
             reply = replies[f"{run}:{first}"]
             answer = reply.answers[number - first]
             assert len(reply.answers) == keys[f"{run}:{first}"]
-            answer_sent = (reply.id, answer.row, answer.y, answer.passport.model_dump_json())
-            assert answer_sent == (query_id, row, y, passport), (
+            answer_sent = (reply.id, answer.row, answer.y, json.loads(answer.passport.model_dump_json()))
+            of_trial, z = json.loads(passport), {item.row: item.z for item in reply.refined}.get(row)
+            assert (of_trial.pop("z", None), answer_sent) == (z, (query_id, row, y, of_trial)), (
                 f"trial {run}:{number} has another answer than was stored"
             )
     for name, log in (("curator", records), ("modeler", modeler_records)):
