@@ -223,6 +223,7 @@ FORBIDDEN = {
     "an inline handler": r"\son[a-z]+\s*=",
     "an inline script": r"<script(?![^>]*\bsrc=)|javascript:",
     "an outside resource": r"(?:src|href|action)\s*=\s*[\"'](?:https?:)?//",
+    "a mark of a merge": r"(?m)^(?:<{7}|={7}$|>{7})",
 }
 
 
@@ -245,6 +246,7 @@ def test_the_look_at_templates_finds_what_it_looks_for():
         '<a href="javascript:x()">',
         '<img src="//outside.example/x.png">',
         '<script src="https://outside.example/x.js">',
+        "<p>one</p>\n=======\n<p>another</p>",
     ):
         assert _faults(text), text
     assert _faults('<script type="module" src="/console/static/x.js"></script> {{ ui.text(form, "one") }}') == []
