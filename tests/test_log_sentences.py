@@ -21,6 +21,7 @@ KINDS = {  # of kinds that are put together, or passed on
 }  # fmt: skip
 PASSED_ON = {  # where a kind arrives as an argument, or in a local, and the kinds that callers give
     "audit_trail.py": ["exchange"],
+    "queries.py": ["exchange", "query.all_answered"],
     "inbox.py": ["measurement.answered", "measurement.declined", "measurement.corrected"],
     "webhook_measurer.py": ["measurement.answered", "measurement.declined"],
     "releases.py": ["release.begun", "release.abandoned"],

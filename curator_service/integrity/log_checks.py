@@ -497,7 +497,7 @@ class _ReplyLogSummary:
         raise LogBroken("an answer is in the log twice, as if it were new")
 
 
-_ANSWERING = ("checkpoint.countersigned", "message.received")
+_ANSWERING = ("checkpoint.countersigned", "message.received", "query.all_answered")
 """Kinds of records, beside exchanges, about requests of modelers that are answered."""
 
 

@@ -352,7 +352,9 @@ class Queries:
             refined=refined,
             salt=reply_salt(refinements.numbers(sent, refined) if refined else (answer.y for answer in sent)),
         )
-        effect = Effect(reply, "exchange", {"query_id": reply.id, **_all(caller)}, reserved=charged.reserved)
+        of_all = _all(caller)  # everybody reads this reply at any time, so that its record is not archived
+        kind = "query.all_answered" if of_all else "exchange"
+        effect = Effect(reply, kind, {"query_id": reply.id, **of_all}, reserved=charged.reserved)
         return self._context.idempotency.settle(db, caller, effect)
 
     async def query(

@@ -28,7 +28,7 @@ from service_kit.context import log_archive as archiving
 from service_kit.store import audit_log, schema, segments
 from service_kit.store.base import utc_now
 from tests import postgres
-from tests.builders import BY_HAND, COLUMN, a_study
+from tests.builders import BY_HAND, COLUMN, a_study, group_release
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
@@ -37,9 +37,9 @@ RECORDS = 16
 OLD = timedelta(days=91)
 
 
-def study(dataset, measurement=COLUMN):
+def study(dataset, measurement=COLUMN, **more):
     answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=9.0)
-    return a_study(dataset_id=dataset, columns="ab", upper=40.0, answers=answers, measurement=measurement)
+    return a_study(dataset_id=dataset, columns="ab", upper=40.0, answers=answers, measurement=measurement, **more)
 
 
 class Archived(InProcessCurator):
@@ -561,6 +561,33 @@ def test_an_archived_answer_is_not_sent_again_and_a_live_one_is(curator):
     assert count(curator, "ledger") == charged
     again = curator.send("modeler", "POST", path, key="new", json=body)
     assert (again.status_code, again.content) == (201, later.content)
+
+
+def test_answers_about_all_groups_are_read_after_their_segment_is_archived(curator, tmp_path):
+    spec = partial(study, release=group_release("1", (2, 2), 1), budget=wire.Budget())
+    grouped = curator.open(CSV.replace(b"0,40,0", b"0,40,1"), spec)
+    path = f"/v1/studies/{grouped}"
+    first = curator.send("owner", "POST", f"{path}:answer_all")
+    assert first.status_code == 201, first.text
+    curator.grant(curator.study)
+    curator.grow(20)
+    curator.age()
+    curator.grant(grouped)
+    archived_until = curator.archive.seal_all() * RECORDS
+    (record,) = (entry.record for entry in curator.entries() if entry.record["kind"] == "query.all_answered")
+    assert record["seq"] < archived_until
+    for who, act in (
+        ("owner", f"POST {path}:answer_all"),
+        ("owner", f"GET {path}/answers"),
+        ("modeler", f"GET {path}/answers"),
+    ):
+        assert curator.send(who, *act.split()).content == first.content
+    groups = curator.call("owner", "GET", f"{path}/groups")["groups"]
+    assert [group["y"] for group in groups] == [answer["y"] for answer in first.json()["answers"]]
+    copy = curator.copy(tmp_path)
+    assert copy.findings() == {}
+    copy.edit("UPDATE replies SET body = replace(body, ':[]', ':[0]') WHERE idempotency_key = 'answers'")
+    assert copy.findings() != {}
 
 
 def test_a_charged_query_without_its_answer_is_not_drawn_again_where_its_charge_is_archived(curator, tmp_path):

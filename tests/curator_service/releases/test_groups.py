@@ -175,7 +175,7 @@ def test_every_group_is_answered_by_one_charge_each_and_everybody_reads_the_same
     records = [r for r in records_of(curator) if r.get("details", {}).get("query_id") == body["id"]]
     charge, reply = records
     assert (charge["kind"], charge["details"]["all"], charge["details"]["rows"]) == ("charge", True, [[0, 1], [1, 1]])
-    assert (reply["kind"], reply["details"]["all"], reply["actor"]) == ("exchange", True, charge["actor"])
+    assert (reply["kind"], reply["details"]["all"], reply["actor"]) == ("query.all_answered", True, charge["actor"])
     assert reply["exchange"]["reply_sha256"] == sha256(first.content)
     groups = curator.call("owner", "GET", f"/v1/studies/{study}/groups")["groups"]
     assert [group["y"] for group in groups] == [a["y"] for a in body["answers"]]
