@@ -17,7 +17,7 @@ from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable,
 from service_kit.store import StoreFault, schema
 from service_kit.store.driver_errors import Damaged, converted, is_open, reading, savepoint
 from service_kit.store.prepared_statement import Ahead, Driver, PreparedStatement, raw, remember_rows
-from service_kit.store.sqlite import SECURE_DELETE, Sqlite, reader_of
+from service_kit.store.sqlite import Sqlite, reader_of
 
 __all__ = ["Connection", "Database", "Durations", "StoreFault", "is_open", "savepoint"]
 
@@ -194,13 +194,13 @@ class Database:
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._slow_reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read")
 
-        def prepare(db: Connection) -> int:
-            if older := int(self._backend.schema.prepare(db, *self._tables)):
+        def prepare(db: Connection) -> None:
+            if self._backend.schema.prepare(db, *self._tables):
                 upgraded(db)
-            return older
 
-        if 0 < self.write(prepare) < SECURE_DELETE and self._file is not None:
+        if self._file is not None:
             self._file.rewrite(self._db)
+        self.write(prepare)
         self._reader = self._reached(self._backend.readers)
         self._row_lock = threading.Lock()
 

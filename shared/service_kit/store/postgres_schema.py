@@ -93,8 +93,8 @@ def prepare(
     metadata: tuple[MetaData, ...],
     append_only: tuple[str, ...],
     migrations: tuple[schema.Migrations, ...],
-) -> int:
-    """Create the schema or migrate an older one, in the caller's transaction; return the older one's version, else 0.
+) -> bool:
+    """Create the schema or migrate an older one, in the caller's transaction; return whether it was an older one.
 
     Changes nothing where the version is right, so that a role without the right to create tables will do. Raises
     StateConflict for an encoding other than UTF-8, for a database of a newer program, and for no right to create.
@@ -104,7 +104,7 @@ def prepare(
     exists = db.execute(text("SELECT to_regclass('state') IS NOT NULL")).scalar_one()
     version = int(db.execute(text("SELECT version FROM state")).scalar_one()) if exists else 0
     if version == schema.VERSION:
-        return 0
+        return False
     if not exists:
         db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
         _execute(db, _CREATE, postgres_dialect.FUNCTIONS)
@@ -119,7 +119,7 @@ def prepare(
     for table in (table.name for tables in metadata for table in tables.sorted_tables):
         _guard(db, table, is_append_only=table in append_only)
     db.execute(text("UPDATE state SET version = :version"), {"version": schema.VERSION})
-    return version
+    return version > 0
 
 
 def _execute(db: Connection, *scripts: str) -> None:

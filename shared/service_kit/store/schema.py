@@ -26,24 +26,23 @@ BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
 
 def prepare(
     db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...], migrations: tuple[Migrations, ...]
-) -> int:
+) -> bool:
     """Create the schema in a new database, or migrate an older one to ``VERSION``, in the caller's transaction.
 
-    Return the older one's version, else 0.
+    Return whether it was an older one.
 
     Raises StateConflict for a database of a newer program, for an older one without a migration, and for one of a
     program that was never released, whose tables lack a column, or have one too early.
     """
     version = db.execute(text("PRAGMA user_version")).scalar_one()
-    older = 0 if version == VERSION else int(version)
-    if older:
+    if is_older := version not in (0, VERSION):
         _migrate(db, version, append_only, migrations)
         _check_columns(db, metadata, version)
     for statement in _creations(metadata, append_only):
         db.exec_driver_sql(statement)
     if version != VERSION:  # a command that only reads does not write, which a running service would see
         db.execute(text(f"PRAGMA user_version={VERSION}"))
-    return older
+    return bool(is_older)
 
 
 @cache  # to compile them takes longer than to run them

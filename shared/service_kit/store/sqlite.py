@@ -66,14 +66,18 @@ class Sqlite:
 
     @staticmethod
     def rewrite(db: Connection) -> None:
-        """Write the whole database anew, so that nothing of what an old version deleted is in its file.
+        """Write the database of an old version anew, so that nothing of what that version deleted is in its file.
 
+        Before it is migrated: a start that was killed meanwhile leaves the old version, and the next one does it again.
         A disk without room for a second copy is ignored: the database is as it was.
         """
+        (version,) = raw(db).execute("PRAGMA user_version").fetchone()
+        if not 0 < version < SECURE_DELETE:
+            return
         log.info("the database of an old version is written anew, once: that takes minutes for a million records")
         try:
             raw(db).execute("VACUUM")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             log.warning("the database could not be written anew: %s", type(error).__name__)
 
     def readers(self) -> Engine:

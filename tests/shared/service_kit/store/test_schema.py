@@ -4,6 +4,7 @@ import re
 import shutil
 import sqlite3
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Column, Index, Integer, MetaData, Table, Text
@@ -14,6 +15,7 @@ from curator_service.store import base as curator
 from modeler_service import store as modeler
 from service_kit.store import base, schema
 from service_kit.store.database import Database, StoreFault
+from service_kit.store.sqlite import Sqlite
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
@@ -100,16 +102,25 @@ def test_an_older_database_is_brought_to_this_version_and_keeps_its_rows(old):
     reopened(old, after(column())[0], OTHER, {schema.VERSION: ADD_LENGTH})  # once
 
 
-@pytest.mark.parametrize(("version", "stays"), [(11, False), (12, True)])
-def test_only_a_file_that_may_hold_what_was_deleted_is_written_anew(old, version, stays):
-    """Since schema 12 what is deleted is overwritten at once: a new copy of a large file would take minutes."""
+@pytest.mark.parametrize(("version", "stays", "kill"), [(11, False, False), (11, False, True), (12, True, False)])
+def test_only_a_file_that_may_hold_what_was_deleted_is_written_anew(old, version, stays, kill, monkeypatch):
+    """Since schema 12 what is deleted is overwritten at once: a new copy of a large file would take minutes.
+
+    A start that is killed meanwhile is followed by one that writes the file anew.
+    """
     with closing(sqlite3.connect(old)) as db:
         db.execute("PRAGMA secure_delete=OFF")
         db.execute("CREATE TABLE gone AS SELECT printf('%.*c', 20000, '-') || 'a secret of long ago' AS words")
         db.execute("DROP TABLE gone")
         db.commit()
     migrations = dict.fromkeys(range(version + 1, schema.VERSION), ()) | {schema.VERSION: ADD_LENGTH}
-    reopened(_set_version(old, version), after(column())[0], migrations)
+    _set_version(old, version)
+    if kill:
+        with monkeypatch.context() as patch:
+            patch.setattr(Sqlite, "rewrite", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                reopened(old, after(column())[0], migrations)
+    reopened(old, after(column())[0], migrations)
     assert (b"a secret of long ago" in old.read_bytes()) == stays
     assert of(old, "SELECT body FROM messages") == [("a",), ("bcd",)]
 
