@@ -252,6 +252,20 @@ def test_the_look_at_templates_finds_what_it_looks_for():
     assert _faults('<script type="module" src="/console/static/x.js"></script> {{ ui.text(form, "one") }}') == []
 
 
+def _classes(path):
+    """The classes that a style sheet knows."""
+    return set(re.findall(r"\.([a-z][\w-]*)", re.sub(r"/\*.*?\*/|\{[^}]*\}", "", path.read_text(), flags=re.S)))
+
+
+def test_what_both_consoles_show_has_its_style_in_both():
+    """A class of a shared template that the curator's style sheet alone knows would be bare at the modeler."""
+    templates = [path.read_text() for path in TEMPLATES if path.is_relative_to(ROOT / CONSOLES[0])]
+    shown = {name for text in templates for names in re.findall(r'class="([^"{]*)', text) for name in names.split()}
+    curator = _classes(ROOT / "curator_service/console/static/curator.css")
+    assert "card" in shown
+    assert shown & curator <= _classes(ROOT / "shared/service_kit/console/static/console.css")
+
+
 def test_no_static_file_asks_for_another_host():
     files = [path for folder in CONSOLES for path in (ROOT / folder / "static").rglob("*.*")]
     assert len(files) >= 6

@@ -36,7 +36,9 @@ KERNELS = [
     ("matern_32", "Matern 3/2"),
     ("matern_12", "Matern 1/2"),
 ]
-_NO_GRANT = "This is not a grant. Choose the file grant.json that the data owner sent, or paste its whole text."
+_NO_FILE = "Choose the file grant.json that the data owner sent, or paste its whole text."
+_NO_GRANT = f"This is not a grant. {_NO_FILE}"
+_ONE_BY_ONE = ("curator_url", "study_id", "token")
 
 
 @pages.get("/start", roles=("vendor",))
@@ -111,7 +113,10 @@ async def _access(form: Form) -> dict[str, Any]:
         access = grant_file.access.model_dump()
         form.values.update({name: [access[name]] for name in ("curator_url", "study_id", "log_key")})
         return access
-    values = {name: form.text(name) for name in ("curator_url", "study_id", "token")}
+    if not any(form.get(name) for name in _ONE_BY_ONE):
+        form.wrong("grant_file", _NO_FILE)
+        return {}
+    values = {name: form.text(name) for name in _ONE_BY_ONE}
     return values | ({"log_key": form.get("log_key")} if form.get("log_key") else {})
 
 

@@ -82,7 +82,8 @@ def test_what_is_no_grant_is_refused_beside_its_field(text):
         access, form = read(**{name: value})
         assert access == {}
         assert "grant.json" in form.errors[name]
-    assert set(read()[1].errors) == {"curator_url", "study_id", "token"}
+    assert "Choose the file grant.json" in read()[1].errors["grant_file"]
+    assert set(read(study_id=ACCESS["study_id"])[1].errors) == {"curator_url", "token"}
 
 
 def test_an_empty_form_sends_no_choice_that_the_service_can_make():
@@ -175,7 +176,7 @@ def test_a_page_names_what_is_wrong_with_a_grant_and_does_not_show_it_again(brow
     browser = browsers["vendor"]
     browser.get("/start")
     broken = json.dumps(GRANT | {"study_id": "st_1", "token": "blindopt_secret"})
-    for typed, says in (({"grant": broken}, "This is not a grant."), ({}, "Choose the grant file first")):
+    for typed, says in (({"grant": broken}, "This is not a grant."), ({}, "Choose the file grant.json")):
         reply = browser.send("POST", "/console/start:test", data=browser.form("/start") | typed)
         assert reply.status_code == 422
         assert says in reply.text

@@ -1,6 +1,6 @@
 """Warnings about the settings of an algorithm over few arms in a study."""
 
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from blindopt import wire
 from blindopt.optimizer.algorithms.bandits.few_arms import BanditProblem
 
 SLOW = (
-    "these constants are those of the theorem: expect play that is close to uniform below about 1,000,000 queries; "
+    "these constants are those of the theorem: below about 1,000,000 queries they choose hardly better than at random; "
     "choose theory: false for constants that work in practice"
 )
 FEW = (
-    "epsilon times the square root of the queries is {value:.3g}, below {least}: expect little more than uniform "
-    "play; a larger epsilon, more queries or a narrower declared range would help"
+    "{queries} queries at epsilon {epsilon:.3g} choose hardly better than at random: ask the owner for {needed} "
+    "queries, a larger epsilon or a narrower range of outcomes"
 )
 LONG = "an epoch of {plays} rounds is more than a twentieth of the {horizon} queries: few decisions are left"
 AGAIN = (
@@ -45,7 +45,7 @@ def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | Non
         is_quick = spec.mode == "practical"
     least = 5 if is_quick else 100
     if law.epsilon is not None and law.epsilon * sqrt(horizon) < least:
-        warnings.append(FEW.format(value=law.epsilon * sqrt(horizon), least=least))
+        warnings.append(FEW.format(queries=horizon, epsilon=law.epsilon, needed=ceil((least / law.epsilon) ** 2)))
     if plays is not None and plays > horizon / 20:
         warnings.append(LONG.format(plays=plays, horizon=horizon))
     if plays is not None and problem.initial:

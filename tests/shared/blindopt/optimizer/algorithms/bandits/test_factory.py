@@ -251,16 +251,20 @@ def test_good_settings_bring_no_warning():
 
 
 def test_settings_that_do_not_suit_an_algorithm_bring_a_warning():
-    assert "close to uniform" in " ".join(warned(spec) for spec in THEORY[:1])
-    assert "close to uniform" in warned(wire.LdpTgp(name="ldp_tgp", scale=1.0))
-    assert "close to uniform" not in warned(wire.TgpTight(name="tgp_tight"))
+    assert "hardly better than at random" in " ".join(warned(spec) for spec in THEORY[:1])
+    assert "hardly better than at random" in warned(wire.LdpTgp(name="ldp_tgp", scale=1.0))
+    assert "hardly better than at random" not in warned(wire.TgpTight(name="tgp_tight"))
     adf = wire.LaplaceAdf(name="laplace_adf")
-    assert "below 5:" in warned(adf, horizon=24)
-    assert "below" not in warned(adf, horizon=25)
+    assert "24 queries at epsilon 1 choose hardly better than at random: ask the owner for 25" in warned(
+        adf, horizon=24
+    )
+    assert "hardly" not in warned(adf, horizon=25)
     tgp = wire.LdpTgp(name="ldp_tgp")
-    assert "below 100:" in warned(tgp, horizon=9_999)
-    assert "below" not in warned(tgp, horizon=10_000)
-    assert "below 100:" in warned(wire.BoundedIgp(name="bounded_igp", mode="guaranteed"), "one_bit", horizon=9_999)
+    assert "ask the owner for 10000 queries" in warned(tgp, horizon=9_999)
+    assert "hardly" not in warned(tgp, horizon=10_000)
+    assert "ask the owner for 10000 queries" in warned(
+        wire.BoundedIgp(name="bounded_igp", mode="guaranteed"), "one_bit", horizon=9_999
+    )
     assert "twentieth" in warned(wire.LdpMoma(name="ldp_moma", plays=1_001))
     assert "twentieth" not in warned(wire.LdpMoma(name="ldp_moma", plays=1_000))
     assert "left out" in warned(wire.LdpMoma(name="ldp_moma"), initial=1)
