@@ -70,15 +70,21 @@ def whole(spec: wire.StudyCreate, release: Concrete) -> str | None:
     return spec.budget.epsilon_per_row if isinstance(release, wire.GroupsRelease) else None
 
 
-def belief(release: Concrete, *, record: str | None = None) -> str | None:
+def of_measured(spec: wire.StudyCreate) -> Decimal | None:
+    """Epsilon of the features of a record or person whose records have all left again; None where none does."""
+    if spec.refine is None or not isinstance(spec.release, wire.LocalRelease):
+        return None
+    return wire.amount(spec.release.epsilon) + spec.protected_rows * wire.amount(spec.refine.epsilon)
+
+
+def belief(release: Concrete, *, record: str | None = None, measured: Decimal | None = None) -> str | None:
     """How sure anyone can become about a record from a release, in words; None where nothing is promised.
 
-    ``record``: epsilon of a record with all answers, as ``whole`` returns it.
+    ``record``: epsilon of a record with all answers, as ``whole`` returns it. ``measured``: as ``of_measured`` does.
     """
     if isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease):
         return None
-    most = surest(wire.amount(record or release.epsilon))
-    share = "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
+    share = _share(wire.amount(record or release.epsilon))
     but = ", except for events that delta allows" if failure(release) else ""
     values = (
         "any two records" if isinstance(release, wire.GroupsRelease) else "two values that differ by the hidden change"
@@ -86,7 +92,14 @@ def belief(release: Concrete, *, record: str | None = None) -> str | None:
     who = f"someone undecided (50/50) between {values}"
     if record is not None:
         return f"From the release and all answers that the cap on a record allows, {who} becomes {share}."
-    return f"From the release alone, {who} becomes {share}{but}. Answers add to this."
+    again = "" if measured is None else f" With the second draw of a measured record: {_share(measured)}{but}."
+    return f"From the release alone, {who} becomes {share}{but}.{again} Answers add to this."
+
+
+def _share(epsilon: Decimal) -> str:
+    """The largest belief, in words, never less than it is."""
+    most = surest(epsilon)
+    return "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
 
 
 def _percent_up(share: float) -> str:
@@ -197,16 +210,17 @@ def _second_draw(spec: wire.StudyCreate, release: wire.PlanarLaplaceRelease) -> 
 
 def consent(spec: wire.StudyCreate) -> str | None:
     """What is read to a person before her record is measured and leaves again; None where it does not."""
-    if (refine := spec.refine) is None or not isinstance(spec.release, wire.LocalRelease):
+    if (most := of_measured(spec)) is None or not isinstance(spec.release, wire.LocalRelease):
         return None
-    first, unit = wire.amount(spec.release.epsilon), spec.release.sensitivity
-    most = first + spec.protected_rows * wire.amount(refine.epsilon)
+    persons = spec.rows_per_person // spec.protected_rows  # all her records, also where the file does not say which
+    first, most, unit = persons * wire.amount(spec.release.epsilon), persons * most, spec.release.sensitivity
+    but = "" if spec.release.delta is None else f", except for events that delta {spec.release.delta!r} allows"
     changes = " or ".join(f"{feature.column} {feature.unit * unit:.3g}" for feature in spec.features)
     before, after = _percent_up(surest(first)), _percent_up(surest(most))
     return (
         "You were chosen to be measured. A blurred copy of everybody's data was sent before: from it nobody who wavers "
-        f"between two values of yours, {changes} apart, becomes surer than {before} %. If you agree, your result is "
-        f"sent with a second, less blurred copy: then {after} %. If you do not, neither is sent."
+        f"between two values of yours, {changes} apart, becomes surer than {before} %{but}. If you agree, your result "
+        f"is sent with a second, less blurred copy: then {after} %. If you do not, neither is sent."
     )
 
 
@@ -434,8 +448,8 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Joined answers",
         "the candidates of this study are also those of another one, so vendors of both can join their answers about a "
-        "record. The account of the file counts the release once and adds up the answers of both studies. The bound is "
-        "for what the vendors know together.",
+        "record. The account of the file counts the release once and adds up the answers and second draws of both "
+        "studies. The bound is for what the vendors know together.",
         lambda spec, release: spec.release_of is not None,
     ),
     Gap(

@@ -6,6 +6,7 @@ With t the diagonal of the declared box in units of Delta, k records of a person
 - Gaussian noise: k moves by t Delta are one by sqrt(k) t Delta. The least e with delta_G(e; sqrt(k) t Delta / sd) =
   delta holds at the delta of the release. It grows faster than t.
 - Groups hide whole records: both figures are equal.
+- Second draws of the k records, pure and of slope b, add k b to the hidden change and k b t to a whole record.
 
 What the caps leave for answers is added to both. A t below 1 counts as 1.
 """
@@ -53,7 +54,7 @@ class Protection:
     """Epsilon of the hidden change, and of a whole record, after all answers that the caps allow.
 
     None if nothing bounds the answers. With ``records`` of a person, both are the person's. ``release``: epsilon of the
-    hidden change before any answer.
+    hidden change before any answer, with ``second`` for second draws.
     """
 
     hidden: Decimal | None
@@ -62,6 +63,7 @@ class Protection:
     records: int = 1
     is_capped: bool = False
     """Whether a cap bounds all answers but corrections."""
+    second: Decimal = Decimal(0)
 
     @property
     def word(self) -> wire.Strength:
@@ -81,8 +83,9 @@ class Protection:
         record = "A whole record" if self.records == 1 else f"A person with {self.records} whole records"
         if self.hidden is None or self.whole is None:
             no_bound = "of which corrections" if self.is_capped else "which"
+            draw = ", with a second draw and" if self.second else ""
             return (
-                f"The hidden change: epsilon {_shown(self.release)} before answers, {no_bound} have no bound. "
+                f"The hidden change: epsilon {_shown(self.release)}{draw} before answers, {no_bound} have no bound. "
                 f"{record}: {self.word}."
             )
         return (
@@ -96,14 +99,17 @@ def protection(spec: wire.StudyCreate, release: Concrete) -> Protection | None:
     if isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease):
         return None
     first = of_release(spec, release, 1.0)
+    second = Decimal(0) if spec.refine is None else spec.rows_per_person * wire.amount(spec.refine.epsilon)
+    for_answers = _left_for_answers(spec, wire.amount(release.epsilon), second)
     if isinstance(release, wire.GroupsRelease):
         whole = first
     else:
-        whole = of_release(spec, release, diagonal(spec.features) / release.sensitivity)
-    for_answers = _left_for_answers(spec, wire.amount(release.epsilon))
+        whole = of_release(spec, release, moves := diagonal(spec.features) / release.sensitivity)
+        if second and for_answers is not None:  # a second draw is in what is left with its price for the hidden change
+            whole = _UP.add(whole, _UP.multiply(min(second, for_answers), Decimal(max(moves, 1.0)) - 1))
     if for_answers is None:
         is_capped = spec.budget.queries is not None and not isinstance(spec.answers, wire.NoAnswerNoise)
-        return Protection(None, None, first, spec.rows_per_person, is_capped)
+        return Protection(None, None, _UP.add(first, second), spec.rows_per_person, is_capped, second)
     if not answers_add_up(spec):  # a person is behind a record or behind an answer
         return Protection(max(first, for_answers), max(whole, for_answers), first, spec.rows_per_person)
     return Protection(_UP.add(first, for_answers), _UP.add(whole, for_answers), first, spec.rows_per_person)
@@ -148,8 +154,8 @@ def gaussian_epsilon(delta: float, shifts: Vector, weights: Vector) -> float:
     return high
 
 
-def _left_for_answers(spec: wire.StudyCreate, release: Decimal) -> Decimal | None:
-    """The most that answers about a person may use under the caps; None if they have no bound."""
+def _left_for_answers(spec: wire.StudyCreate, release: Decimal, second: Decimal) -> Decimal | None:
+    """The most that answers and second draws about a person may use under the caps; None if they have no bound."""
     answers, budget, persons = (
         wire.concrete_answers(spec.answers),
         spec.budget,
@@ -166,7 +172,7 @@ def _left_for_answers(spec: wire.StudyCreate, release: Decimal) -> Decimal | Non
     if budget.epsilon_total is not None:
         lefts.append(wire.amount(budget.epsilon_total) - release)
     if budget.queries is not None and isinstance(spec.measurement, wire.ColumnMeasurement):  # no corrections
-        lefts.append(budget.queries * wire.amount(answers.epsilon))
+        lefts.append(budget.queries * wire.amount(answers.epsilon) + second)
     return max(min(lefts), Decimal(0)) if lefts else None
 
 

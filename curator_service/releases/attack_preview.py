@@ -43,6 +43,7 @@ _CENTRES = (
     "Not tried: what the groups' centres show of a record, which use a part of epsilon. On the curator's machine, "
     "`blindopt-curator audit-privacy STUDY` draws them."
 )
+_SECOND_DRAWS = "Not tried: what second draws of measured records show, which use epsilon {epsilon} each."
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ def preview_of(job: Job, tried: PreviewResult, deadline_s: float = DEADLINE_SECO
     left_out = [not_tried(tried, deadline_s, applicable)]
     if isinstance(job.release, wire.GroupsRelease) and isinstance(job.release.cells, wire.PrivateCells):
         left_out.append(_CENTRES)
+    if job.study.refine is not None:
+        left_out.append(_SECOND_DRAWS.format(epsilon=job.study.refine.epsilon))
     words = " ".join(filter(None, left_out)) or None
     return Preview(tried.assessment or Assessment(), judged(trial.in_order(tried.findings.items())), words)
 

@@ -9,7 +9,7 @@ from curator_service import store
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.calibration import Concrete, as_run, concrete, failure
-from curator_service.privacy.guarantees import belief, confused_within, guarantee, not_protected, whole
+from curator_service.privacy.guarantees import belief, confused_within, guarantee, not_protected, of_measured, whole
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
 from curator_service.releases.mechanisms.registry import MECHANISMS
 from curator_service.store import Reasons, reasons
@@ -111,7 +111,7 @@ def promised(
         "not_protected": not_protected(spec, current.claimed),
         "noise_sd": mechanism.noise(len(spec.features)).sd,
         "features": meanings(spec, mechanism, holds=current.status == "sound"),
-        "belief": belief(current.claimed, record=whole(spec, current.release)),
+        "belief": belief(current.claimed, record=whole(spec, current.release), measured=of_measured(spec)),
         "price": price,
         "cautions": cautions.of_study(
             spec, current.release, price, n=n, is_public=current.public, rho=rho, points=points

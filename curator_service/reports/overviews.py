@@ -15,7 +15,7 @@ from curator_service.datasets.facts import cautions_from_records
 from curator_service.datasets.labels import Labels
 from curator_service.privacy import search_noise
 from curator_service.privacy.calibration import epsilon_of
-from curator_service.privacy.guarantees import surest, whole
+from curator_service.privacy.guarantees import of_measured, surest, whole
 from curator_service.privacy.prices import Prices, answers_add_up, is_groups, text
 from curator_service.privacy.protection import protection
 from curator_service.queries import table as inbox
@@ -56,6 +56,8 @@ class Overviews:
         epsilon = epsilon_of(current.release) if current.status == "sound" else None
         if epsilon is not None and (record := whole(spec, current.release)) is not None:
             epsilon = wire.amount(record)
+        if epsilon is not None and (measured := of_measured(spec)) is not None:
+            epsilon = measured
         protected = protection(spec, current.claimed)
         hidden, whole_record = protected.figures if protected else (None, None)
         points, rho = self._forecast_of(spec), rho_of(spec, mechanism)

@@ -461,6 +461,9 @@ def test_the_sentence_says_what_is_proved_and_no_more():
     assert guarantees.belief(pure) == f"{said}. Answers add to this."
     spread = pure.model_copy(update={"delta": 1e-6})
     assert guarantees.belief(spread) == f"{said}, except for events that delta allows. Answers add to this."
+    again = guarantees.belief(spread, measured=Decimal(4))
+    measured = "With the second draw of a measured record: at most 98.3 % sure, except for events that delta allows."
+    assert again == f"{said}, except for events that delta allows. {measured} Answers add to this."
     assert "practically certain" in guarantees.belief(pure.model_copy(update={"epsilon": "20"}))
     refuted = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-6, r=1, acknowledge_refuted=True)
     assert guarantees.belief(refuted) is None

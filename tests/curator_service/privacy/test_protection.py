@@ -14,7 +14,7 @@ from curator_service.privacy.calibration import concrete
 from curator_service.privacy.protection import protection, strength
 from curator_service.releases import attack_preview
 from curator_service.releases.attacks import trial
-from curator_service.releases.mechanisms.registry import planned_mechanism
+from curator_service.releases.mechanisms.registry import planned_mechanism, refinement_of
 from tests.builders import BY_HAND, EXACT, a_study, group_release, laplace
 
 WORDS = ["strong", "moderate", "weak", "nearly none", "without a bound"]
@@ -105,6 +105,28 @@ def test_planar_noise_costs_a_whole_record_what_its_density_allows(share, k, per
     claimed = persons if share == 2.0 else 0  # with less than a hidden change: that of the hidden change
     assert float(figures.whole - for_answers) == pytest.approx(max(ratio, claimed), rel=1e-6)
     assert figures.whole >= figures.hidden
+
+
+@pytest.mark.parametrize("share", [2.0, 0.3])
+@pytest.mark.parametrize(("k", "person_column"), [(1, False), (3, True), (3, False)])
+@pytest.mark.parametrize("caps", [{"queries": 5}, {"cap": "9"}])
+def test_a_second_draw_costs_what_its_own_density_allows(share, k, person_column, caps):
+    """Oracle: as above, of both laws, for a person all of whose records are measured."""
+    spec = draft(
+        share, d=2, mechanism="planar_laplace", refine=wire.Refine(epsilon="2", persons=9), **{"cap": None} | caps
+    )
+    spec = spec.model_copy(update={"rows_per_person": k, "person_column": person_column})
+    moved, persons = math.sqrt(2) / share, 1 if person_column else k
+    z = np.linspace(-3 * moved, 3 * moved, 10_001)
+    slopes = [math.sqrt(3) / mechanism.law(2).sd for mechanism in (planned_mechanism(spec), refinement_of(spec))]
+    first, second = (max(k * np.max(slope * (np.abs(z - moved) - np.abs(z))), k * slope) for slope in slopes)
+    figures, of_answers = protected(spec), 0.5 if caps.get("queries") else persons * 8 - 2 * k
+    assert float(figures.hidden) == pytest.approx(persons + 2 * k + of_answers)
+    assert float(figures.whole) == pytest.approx(first + second + of_answers, rel=1e-6)
+    exact = protected(spec.model_copy(update={"answers": EXACT}))
+    assert exact.sentence.startswith(
+        f"The hidden change: epsilon {persons + 2 * k}, with a second draw and before answers,"
+    )
 
 
 @pytest.mark.parametrize("share", [0.7, 0.3, 0.05])

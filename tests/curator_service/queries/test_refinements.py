@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +18,13 @@ import pytest
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.budget import ledger
+from curator_service.privacy.guarantees import consent
 from curator_service.privacy.noise import planar
 from curator_service.queries import refinements, table
+from curator_service.releases import attack_preview
+from curator_service.releases.attacks import trial
+from curator_service.releases.attacks.worker import Job, PreviewResult
+from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import refinement_of
 from tests.builders import BY_HAND, a_study, group_release, laplace
 from tests.curator_service.privacy.epsilon_audit import lower_bound
@@ -191,6 +197,11 @@ def test_nothing_leaves_once_more_without_consent(curator):
     (item,) = curator.items(query_id)
     assert "between two values of yours, x0 0.25 apart, becomes surer than 73.2 %." in item["consent"]
     assert "less blurred copy: then 95.3 %." in item["consent"]
+    with_delta = by_hand.model_copy(update={"release": PLANAR.model_copy(update={"delta": 1e-6})})
+    assert "surer than 73.2 %, except for events that delta 1e-06 allows." in consent(with_delta)
+    for of_several, before, after in (({"person_column": True}, "73.2", "99.4"), ({}, "88.1", "99.8")):
+        words = consent(by_hand.model_copy(update={"rows_per_person": 2, **of_several}))
+        assert (f"surer than {before} %." in words, f"then {after} %." in words) == (True, True), words
     refused = curator.enter("answer", query_id, [item], 0.5, consent=False)
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "consent")
     sheet = {"content": f"measurement_id,value\n{item['id']},0.5\n", "headers": {"Content-Type": "text/csv"}}
@@ -263,6 +274,25 @@ def test_account_exposure_and_price_say_what_two_kinds_of_persons_use(curator):
     assert (price["answers_per_row"], price["row_epsilon"]) == (2, "4")
     assert "epsilon 1 of everybody, and 3 of the 4 persons who may be measured" in price["sentence"]
     curator.check()
+
+
+def test_what_the_owner_reads_before_the_release_counts_second_draws(curator):
+    """A draft of (1, 3) with five answers of 0.1: no word of it is that of a study without second draws."""
+    refine, budget = wire.Refine(epsilon="3", persons=4), wire.Budget(queries=5)
+    features = [wire.Feature(column="x0", lower=0.0, upper=1.0, hidden_change=0.5)]
+    spec = study(
+        curator.register(csv_of(ROWS)), refine=refine, budget=budget, answers=laplace("0.1"), features=features
+    )
+    checked = curator.call("owner", "POST", "/v1/studies:check", json=spec.model_dump(mode="json"))
+    assert (checked["epsilon_hidden"], checked["epsilon_whole"], checked["strength"]) == (4.5, 8.5, "nearly none")
+    assert checked["surest"] == pytest.approx(1 / (1 + math.exp(-4)))
+    assert "With the second draw of a measured record: at most 98.3 % sure. Answers add to this." in checked["belief"]
+    tried = PreviewResult(Assessment(), dict.fromkeys(trial.ATTACKS))
+    for each in (refine, None):
+        drafted = spec.model_copy(update={"refine": each})
+        job = Job(study=drafted, release=spec.release, records=Path(), columns=[0], outcome=1, seconds=1.0)
+        words = attack_preview.preview_of(job, tried).not_tried
+        assert ("what second draws of measured records show, which use epsilon 3 each" in words) == (each is not None)
 
 
 def test_an_erasure_overwrites_second_draws_and_their_charges_stay(curator):
