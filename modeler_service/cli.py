@@ -6,7 +6,7 @@ A command imports what it needs when it runs: `token` does without the web frame
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,6 @@ from blindopt import wire
 from blindopt.audit.merkle_log import Json
 from blindopt.errors import Invalid, LogBroken, StateConflict
 from blindopt.formats.text_files import save_secret
-from blindopt.wire.base import parsed
 from modeler_service.settings import Settings
 from service_kit.cli import streams
 from service_kit.cli.main import build, finish
@@ -94,7 +93,7 @@ def start_run(
     grant: Annotated[Path, typer.Option(help="The file grant.json that the data owner sent.")],
     queries: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="Queries, the initial ones among them. Default: 50 after them."),
+        typer.Option(min=1, max=100_000, help="Queries, the initial ones among them. Default: as the owner allows."),
     ] = None,
     iterations: Annotated[
         int | None,
@@ -127,17 +126,15 @@ def start_run(
         return run
 
     with plain_errors():
-        access = read_json(grant, wire.GrantFile, "a grant file").access
-        after_first = {} if iterations is None else {"iterations": iterations}
-        fields = access.model_dump() | {"name": name, "queries": queries} | after_first
-        body = parsed(wire.RunCreate, fields, {"name": "--name"})
+        grant_file = read_json(grant, wire.GrantFile, "a grant file")
+        after_first: dict[str, Any] = {} if iterations is None else {"iterations": iterations}
         address = address_of(PROGRAM, url)
         check_address(address, "url", plain_http=PROGRAM.checked_settings().allow_plain_http)
         with (
             access_token(PROGRAM, token_file, "run", days=_RUN_DAYS) as token,
             Vendor(address, token, **client_options(PROGRAM)) as client,
         ):
-            started = client.start(body)
+            started = client.start(grant_file, name=name, queries=queries, **after_first)
             run_id = started.id
             typer.echo(f"{run_id}: {address}/console/runs/{run_id}", err=True)
             ended = wait_until_ended(progress, run_id, timeout_s=_RUN_DAYS * 86_400, poll_s=0.2)

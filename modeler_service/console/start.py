@@ -14,7 +14,8 @@ pages = Pages()
 _TRAIL = [("Runs", "/runs")]
 _EARLIER_MAX = 200
 """Newest runs among which the form looks for answers to begin with."""
-_QUERIES, _QUERIES_MAX = 50, 100_000
+_QUERIES = 50
+"""Queries of a run without a cap."""
 AUTO = "auto"
 ALGORITHMS = [
     (AUTO, "The one that suits the study"),
@@ -77,7 +78,7 @@ async def _show(page: Page, form: Form, *, status: int = 200, report: wire.Conne
     values: dict[str, Any] = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
     offer = _offer(report, earlier)
     if offer is not None and not form.get("queries"):
-        form.fill({"queries": _queries(offer)})
+        form.fill({"queries": offer.queries or _QUERIES})
     values |= {"earlier": earlier, "offer": offer, "fill": None}
     return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **values)
 
@@ -87,11 +88,6 @@ def _offer(report: wire.ConnectionReport | None, earlier: list[wire.RunView]) ->
     if report is None or report.study is None or not report.ok:
         return None
     return Offer(report.study, sum(run.trials for run in earlier if run.study_id == report.study.id))
-
-
-def _queries(offer: Offer) -> int:
-    """How many queries a run asks for by itself: as many as the owner allows this vendor, or else 50."""
-    return _QUERIES if offer.remaining is None else min(max(1, offer.remaining), _QUERIES_MAX)
 
 
 # --- the connection -----------------------------------------------------------------------------------
@@ -138,7 +134,7 @@ async def test(page: Page, form: Form) -> Response:
     if page.request.headers.get("x-fragment"):
         earlier = await _earlier(page)
         offer = _offer(report, earlier)
-        fill = offer and _queries(offer)
+        fill = offer and (offer.queries or _QUERIES)
         return page.fragment("connection.html", report=report, form=form, earlier=earlier, offer=offer, fill=fill)
     return await _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
 
@@ -170,7 +166,7 @@ async def start(page: Page, form: Form) -> Response:
     if report is None or not report.ok:
         return await _show(page, form.again() if form.ok else form, report=report, status=422)
     if not form.get("queries") and (offer := _offer(report, await _earlier(page))) is not None:
-        body["queries"] = _queries(offer)
+        body["queries"] = offer.queries or _QUERIES
     try:
         run = await page.api.post("/v1/runs", body, key=form.key)
     except ApiProblem as problem:

@@ -7,6 +7,7 @@ from blindopt import wire
 from blindopt.answer_worth import AnswerLaw, carried, law_of
 from blindopt.display import counted
 
+_QUERIES_MAX = 100_000
 _SOURCES = {
     "column": "Answers come at once.",
     "inbox": "People measure, so an answer takes hours or days.",
@@ -35,6 +36,11 @@ class Offer:
         """How many measurements this vendor may still query, if no other vendor does; None without a cap."""
         cap = self.study.budget.queries
         return None if cap is None else max(0, cap - self.used)
+
+    @property
+    def queries(self) -> int | None:
+        """How many queries a run asks for if it says no number: all that remain; None without a cap."""
+        return None if self.remaining is None else min(max(1, self.remaining), _QUERIES_MAX)
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

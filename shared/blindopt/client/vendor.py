@@ -70,7 +70,8 @@ class Vendor(ServiceClient):
         """Start a run under a ``grant`` file. ``settings`` are further ones of ``POST /v1/runs``, such as ``fit``.
 
         ``seed`` makes its choices repeatable, ``name`` is for people, ``algorithm``, ``queries``, ``initial_rows``,
-        ``batch_size`` and ``stop`` as of ``Optimizer``. ``continue_from`` is the id of an earlier run of the study,
+        ``batch_size`` and ``stop`` as of ``Optimizer``; without ``queries`` a run asks for all that the owner allows,
+        or 50 after the initial ones without a cap. ``continue_from`` is the id of an earlier run of the study,
         whose answers this one begins with. ``curator_url`` reaches the curator at another address than the grant's. A
         RunCreate in place of the grant says all of this by itself. Raises Invalid for settings that no run has, Remote,
         and Unreachable.
@@ -83,6 +84,8 @@ class Vendor(ServiceClient):
         settings |= {"algorithm": named, "queries": queries, "seed": seed, "name": name, "initial_rows": initial_rows}
         settings |= {"batch_size": batch_size, "stop": stop or {}, "continue_from": continue_from}
         body = parsed(wire.RunCreate, access | settings, {"algorithm.name": "algorithm"})
+        if body.queries is None and "iterations" not in settings and (offer := self._offer(body)[0]) is not None:
+            body = body.model_copy(update={"queries": offer.queries})
         return Run(self, self._post("/v1/runs", wire.RunView, body, key))
 
     def run(self, run_id: str) -> "Run":
@@ -102,12 +105,19 @@ class Vendor(ServiceClient):
 
         Raises Invalid if the study cannot be reached with it, and says why.
         """
-        access = read_grant(grant).access
+        offer, report = self._offer(read_grant(grant).access)
+        if offer is None:
+            raise Invalid("; ".join(step.detail for step in report.steps if step.state == "failed"))
+        return offer
+
+    def _offer(self, access: wire.StudyAccess | wire.RunCreate) -> tuple[Offer | None, wire.ConnectionReport]:
+        """The offer, or None if the study was not reached; and the test of the connection."""
+        access = wire.StudyAccess(**{name: getattr(access, name) for name in wire.StudyAccess.model_fields})
         report = self._post("/v1/connections:test", wire.ConnectionReport, access)
         if report.study is None or not report.ok:
-            raise Invalid("; ".join(step.detail for step in report.steps if step.state == "failed"))
-        used = [run.view.trials for run in self.runs() if run.view.study_id == access.study_id]
-        return Offer(report.study, sum(used))
+            return None, report
+        used = [run.view.trials for run in self.runs() if run.view.study_id == report.study.id]
+        return Offer(report.study, sum(used)), report
 
     def compare(self, *runs: "Run") -> "Comparison":
         """Several ``runs`` beside each other."""

@@ -128,6 +128,8 @@ def test_an_offer_counts_what_runs_of_this_vendor_used(ours, grant, tmp_path):
     offer = ours.offer(path)
     assert (offer.used, offer.remaining) == (4, 5)
     assert "of which your runs used 4" in str(offer)
+    ended = ours.start(path, algorithm="random").wait(timeout_s=240)  # asks for what is left, and is never refused
+    assert (ended.view.trials, ended.view.ended_because) == (5, "budget")
     broken = json.loads(path.read_text(encoding="utf-8")) | {"study_id": "std_0000000000000000"}
     other = tmp_path / "other.json"
     other.write_text(json.dumps(broken), encoding="utf-8")
