@@ -1,4 +1,4 @@
-"""What an erasure overwrites: column statistics, measurements, second draws, replies, messages. The ledger stays.
+"""What an erasure overwrites: statistics, measurements, estimates, second draws, replies, messages. The ledger stays.
 
 Append-only tables are changed here alone: for the studies of one dataset, and notes that were kept for long enough.
 """
@@ -21,6 +21,8 @@ from service_kit.store.schema import unguarded
 
 ERASED = "erased"
 """The state of a measurement whose value is erased; it is in no listing."""
+NO_REQUEST = '{"rows":null}'
+"""In place of a query that had a vendor's estimates about records."""
 
 
 def erased(db: Connection) -> list[str]:
@@ -57,6 +59,9 @@ def overwrite(db: Connection, dataset_id: str, at: str, marker: bytes) -> tuple[
     replies = stored_replies.forget_all(db, sorted(grants.union(studies)), marker)  # a study's: about all groups
     reports = _reports(db, studies)
     _rewrite(db, inbox.refinements, inbox.refinements.c.study_id, studies, z="")
+    estimating = store.queries.c.study_id.in_(studies) & store.queries.c.request.contains('"probability"')
+    with_estimates = list(db.execute(select(store.queries.c.id).where(estimating)).scalars())
+    _rewrite(db, store.queries, store.queries.c.id, with_estimates, request=NO_REQUEST)
     for identity in (dataset_id, *studies, *_owners(db, dataset_id, studies)):
         stored_replies.forget(db, identity, marker)
     db.execute(delete(store.forecasts).where(_forecasts(dataset_id, studies)))

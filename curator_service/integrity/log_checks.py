@@ -1130,10 +1130,12 @@ class InboxLogSummary:
         for name in last:
             raise LogBroken(f"measurement {name} is missing")
         for query_id, measurements in stored.items():
-            request = wire.QueryRequest.model_validate_json(store.find(db, store.queries, query_id).request)
+            request = store.find(db, store.queries, query_id).request
+            if request == erasures.NO_REQUEST and self._is_erased(query_id):
+                continue
             requested = [
                 (index, item.row, play, item.plays)
-                for index, item in enumerate(request.rows)
+                for index, item in enumerate(wire.QueryRequest.model_validate_json(request).rows)
                 for play in range(1, item.plays + 1)
             ]
             if measurements != requested:

@@ -98,7 +98,7 @@ queries = Table(
     Column("grant_id", Text, nullable=False),
     Column("idempotency_key", Text, nullable=False),
     Column("request_sha256", Text, nullable=False),
-    Column("request", Text, nullable=False),
+    Column("request", Text, nullable=False, info=ERASABLE),
     Column("created_at", Text, nullable=False),
     UniqueConstraint("grant_id", "idempotency_key"),
 )

@@ -18,10 +18,11 @@ from tests import beside
 from tests.curator_service.budget.file_of_records import FileOfRecords
 from tests.interventions import act_before, fail_at
 
-Y, MEASURED, NOTE = 2.7182812345, 3.1415912345, "zq-note-of-a-measurer"
+Y, MEASURED, NOTE, ESTIMATE = 2.7182812345, 3.1415912345, "zq-note-of-a-measurer", 0.7316512345
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%r" % (i % 3, i % 2, Y) for i in range(6)) + b"\n"
 MARKS = {
     "text": (repr(Y).encode(), repr(MEASURED).encode(), NOTE.encode()),
+    "estimate": (repr(ESTIMATE).encode(),),
     "double": tuple(struct.pack(f"{order}d", value) for value in (Y, MEASURED) for order in "<>"),
 }
 
@@ -79,7 +80,8 @@ def used(file):
     column, inbox = column_study(file), inbox_study(file)
     assert file.ask(column, 0, key="first").status_code == 201
     query, item = measured(file, inbox)
-    waiting = file.ask(inbox, 1).json()["id"]
+    estimated = {"rows": [{"row": 1, "plays": 1, "probability": ESTIMATE}]}
+    waiting = call(file, "POST", f"/v1/studies/{inbox}/queries", inbox, json=estimated)["id"]
     message = {"kind": "recommendation", "row": 0, "mean": MEASURED, "note": NOTE}
     sent = call(file, "POST", f"/v1/studies/{inbox}/messages", inbox, json=message, key="message")
     call(file, "POST", f"/v1/messages/{sent['id']}:decide", json={"decision": "accepted", "word": NOTE})
@@ -114,7 +116,7 @@ def words(file):
 def test_nothing_of_it_is_left_in_the_data_folder_and_a_repeated_key_z_or_answer_is_gone(file):
     column, inbox, query, item, waiting = used(file)
     kinds = {kind for _, kind in marked(file)}
-    assert kinds == {"text", "double"}  # the search finds what is there
+    assert kinds == {"text", "double", "estimate"}  # the search finds what is there
     assert any(name.endswith(".npy") for name, _ in marked(file))
     done = erase(file)
     assert marked(file) == set()
