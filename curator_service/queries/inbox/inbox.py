@@ -141,10 +141,11 @@ class Inbox:
         chances: dict[int, float | None] = {}
         earlier, labels = _earlier(db, [row.measurement for row in rows]), self._labels_of(db, rows)
         for measurement, _, query in rows:
-            if measurement.state != "open" and query.query_id not in held:
-                spec = self._studies.of(db, query.study_id).spec
-                held[query.query_id] = ReleasedUnits.of(db, query.query_id, spec).held_back()
-            elif isinstance(self._studies.of(db, query.study_id).spec.goal, wire.FindMany):
+            spec = self._studies.of(db, query.study_id).spec
+            if measurement.state != "open":
+                if query.query_id not in held:
+                    held[query.query_id] = ReleasedUnits.of(db, query.query_id, spec).held_back()
+            elif isinstance(spec.goal, wire.FindMany):
                 chances[measurement.seq] = request_of(db, query.query_id)[measurement.position].probability
         views = [
             self._view(db, row, held.get(row.query.query_id, set()), earlier, labels.get(row.measurement.seq, []))

@@ -14,7 +14,7 @@ from blindopt.client import Measurer, Owner, StudyClient
 from curator_service import console
 from tests import console_errors
 from tests.curator_service.console.inputs import fields_of, inputs_of
-from tests.curator_service.queries.inbox.measured_study import open_measured_study
+from tests.curator_service.queries.inbox.measured_study import answers_for, open_measured_study
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(
@@ -625,11 +625,15 @@ def test_estimates_of_a_vendor_are_shown_as_such_where_the_study_looks_for_many(
     rows = [wire.RowPlays(row=4, probability=0.625), wire.RowPlays(row=2), wire.RowPlays(row=9, probability=0.125)]
     with open_measured_study(small, service, goal=goal) as measured:
         measured.modeler.ask(wire.QueryRequest(rows=rows), key="estimates")
-        estimates = [item.probability for item in measured.measurer.measurements(study_id=measured.study)]
+        items = list(measured.measurer.measurements(study_id=measured.study))
+        estimates = [item.probability for item in items]
         measurer.get(f"/inbox?study={measured.study}")
         first = measurer.shown
         table = measurer.get(f"/inbox/table?study={measured.study}").text
         sheet = measured.measurer.export_csv(study_id=measured.study).decode("utf-8-sig")
+        for item in (items[0], items[2]):
+            measured.measurer.answer(item.query_id, answers_for([item], 1.0))
+        assert [item.probability for item in measured.items(items[0].query_id)] == [None] * 3
     if goal == wire.BEST:
         assert estimates == [None] * 3
         assert not any("estimate" in page for page in (first, table, sheet))
