@@ -8,12 +8,16 @@ from curator_service.console.reading import real
 from service_kit.console.charts import Bar, Chart, Level, Points, Series, bars, line, scatter
 
 _BARS_MAX = 16
-_YARDSTICKS = ("identity", "random_rows")
+_YARDSTICKS = {
+    "identity": "without protection",
+    "random_rows": "random candidates",
+    "groups_at_once": "groups answered at once",
+}
 
 
 def regret(forecast: dict[str, Any]) -> Chart:
     """The gap of the recommended record against epsilon, one line for each mechanism; yardsticks as levels."""
-    points = forecast["points"]
+    points = [p | ({"epsilon": None} if p["mechanism"] == "groups_at_once" else {}) for p in forecast["points"]]
     if is_of_answers := forecast.get("spec", {}).get("answers") is not None:
         points = [p | {"epsilon": p.get("answers_epsilon")} for p in points]
     names = list(dict.fromkeys(p["mechanism"] for p in points if p["epsilon"] is not None))
@@ -30,9 +34,8 @@ def regret(forecast: dict[str, Any]) -> Chart:
             )
         )
     of = "a record in total" if of_groups else "answers" if is_of_answers else "the release"
-    titles = {"identity": "without protection", "random_rows": "random candidates"}
     levels = [
-        Level(p["regret"], titles[p["mechanism"]])
+        Level(p["regret"], _YARDSTICKS[p["mechanism"]])
         for p in points
         if p["mechanism"] in _YARDSTICKS and p["epsilon"] is None
     ]
@@ -52,9 +55,10 @@ def regret(forecast: dict[str, Any]) -> Chart:
 def gaps(forecast: wire.PublicForecast | None) -> dict[str, float]:
     """The gap of the recommended record at each epsilon of answers of a forecast at levels of these.
 
-    ``exact``: with exact answers; ``best``: without noise in the release too; ``random``: records at random.
+    ``exact``: with exact answers; ``best``: without noise in the release too; ``random``: records at random;
+    ``groups``: those answered at once in place of a search.
     """
-    names = {"identity": "best", "random_rows": "random"}
+    names = {"identity": "best", "random_rows": "random", "groups_at_once": "groups"}
     points = [] if forecast is None else forecast.points
     levels = {names.get(point.mechanism) or point.answers_epsilon or "exact": point.regret for point in points}
     return levels | ({"exact": levels["best"]} if "best" in levels and "exact" not in levels else {})

@@ -29,6 +29,7 @@ CHANCE = 0.1
 """Below this rho no search was ahead of random records (docs/privacy.md, "How much noise a search bears")."""
 CLEAR = 0.35
 """Above this rho nearly all were."""
+_BESIDE = ("random_rows", "groups_at_once")
 FEATURES_MAX = 20
 """Uniform rows say nothing of more features than this: those are mostly embeddings, which fill no box."""
 
@@ -65,7 +66,24 @@ def of_forecast(points: Sequence[ForecastPoint], spec: StudyCreate) -> str | Non
         return None
     outcomes = " if outcomes are rough, middling and smooth" if len(chance.gaps) == 3 else ""
     about = f"Forecast of how many standard deviations the recommended record ends short of the best{outcomes}"
-    return f"{about}: {_gaps(own)} (better than random records: {own.better}). Random records: {_gaps(chance)}."
+    beside = f"Random records: {_gaps(chance)}."
+    if (groups := _groups(points)) is not None:
+        beside += f" Groups answered at once, for epsilon {groups.epsilon} of a record in total: {_gaps(groups)}."
+    return f"{about}: {_gaps(own)} (better than random records: {own.better}). {beside}"
+
+
+def _groups(points: Sequence[ForecastPoint]) -> ForecastPoint | None:
+    """The point of groups that stand beside a search over records."""
+    return next((point for point in points if point.mechanism == "groups_at_once"), None)
+
+
+def _instead(points: Sequence[ForecastPoint], spec: StudyCreate) -> str:
+    """What a forecast finds of groups in place of a draft of records, in one sentence; empty where that is no more."""
+    own, groups = own_point(points, spec), _groups(points)
+    if own is None or groups is None or any(a >= b for a, b in zip(groups.gaps, own.gaps, strict=True)):
+        return ""
+    total = f"for epsilon {groups.epsilon} of a record in total"
+    return f" By the forecast groups answered at once, {total}, end nearer to the best record: take groups."
 
 
 def own_point(points: Sequence[ForecastPoint], spec: StudyCreate) -> ForecastPoint | None:
@@ -75,7 +93,7 @@ def own_point(points: Sequence[ForecastPoint], spec: StudyCreate) -> ForecastPoi
     own = [_amount(getattr(part, "epsilon", None)) for part in (spec.release, spec.answers)]
     levels = ([_amount(point.epsilon), _amount(point.answers_epsilon)] for point in points)
     pairs = zip(points, levels, strict=True)
-    return next((p for p, level in pairs if level == own and p.mechanism != "random_rows"), None)
+    return next((p for p, level in pairs if level == own and p.mechanism not in _BESIDE), None)
 
 
 def _amount(epsilon: str | None) -> Decimal | None:
@@ -154,11 +172,12 @@ def tool(
     *,
     is_public: bool,
     whole: Decimal | None = None,
+    points: Sequence[ForecastPoint] = (),
 ) -> Tool:
     """What to use for a draft on ``n`` records, by the first rule that holds. ``value``: its rho.
 
     ``cautions``: of the draft, which may say that its answers hide the search. ``whole``: epsilon of a whole record by
-    release and answers together, if these have a bound.
+    release and answers together, if these have a bound. ``points``: of a public forecast, if one has been made.
     """
     d, of_column = len(spec.features), isinstance(spec.measurement, ColumnMeasurement)
     delta, cap = getattr(spec.release, "sensitivity", 0.0), spec.budget.queries
@@ -186,30 +205,31 @@ def tool(
     if cap is not None and cap >= n and not of_column:
         why = f"The cap of {cap:,} measurements is enough to measure each of the {n:,} records."
         return Tool(name="measure_all", why=why, figures={"records": n, "queries": cap})
-    you_could_sort = ""
+    besides = ""
     if of_column and not is_exact and not is_public:
-        you_could_sort = " You hold the outcome of every record, so you could also sort the column yourself."
+        besides = " You hold the outcome of every record, so you could also sort the column yourself."
+    besides += _instead(points, spec)
     if delta and delta >= diagonal(spec.features) * (1 - 1e-9) and whole is not None:
         share = exp(min(float(whole), 100.0)) / n + (getattr(spec.release, "delta", None) or 0.0)
         if (shown := Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(share)) < 1:
             why = (
                 f"Release and answers hide a whole record at epsilon {float(whole):.3g}. By Theorem T no mechanism "
                 f"then names a single good one of {n:,} records with a probability above {shown:f}. Look for the best "
-                f"group, or hide a smaller change.{you_could_sort}"
+                f"group, or hide a smaller change.{besides}"
             )
             return Tool(name="not_useful", why=why, figures={"probability": share})
     if value is not None and value < CHANCE:
-        why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features.{you_could_sort}"
+        why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features.{besides}"
         return Tool(name="not_useful", why=why, figures=figures)
     if any(caution.code == "answers_hide_search" for caution in cautions):
         why = "The vendor would find no better record than chance. The caution about the answers says why."
-        return Tool(name="not_useful", why=f"{why}{you_could_sort}", figures=figures)
+        return Tool(name="not_useful", why=f"{why}{besides}", figures=figures)
     why = "What the noise does to a search in so many features is unknown: make a forecast on a public sample."
     if value is not None:
         why = _of_rho(value)
     elif isinstance(spec.release, IdentityRelease):
         why = "The candidates have no noise, so a search can tell records apart."
-    why += you_could_sort
+    why += besides
     hints = []
     if d > FEATURES_MAX:
         hints.append("Replace embeddings by the few axes that hold most of their variance, found on a public sample.")

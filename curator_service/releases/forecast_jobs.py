@@ -13,7 +13,7 @@ from curator_service.datasets.records import kept_records
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.prices import is_groups
-from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of, kernels_of
+from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, cells_of, kernels_of, total_of_groups
 from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.releases.jobs import Jobs
 from curator_service.settings import Settings
@@ -151,6 +151,7 @@ class Forecasts(Jobs[Reply]):
             seed=secrets.randbits(63),
             n=None if values is not None else inputs.n,
             records=inputs.records,
+            total=total_of_groups(inputs.study),
         )
         reply = task.do(job, values)
         if reply.points is None:

@@ -17,7 +17,7 @@ from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.datasets.datasets import dataset_view
 from curator_service.privacy.prices import Prices, is_groups
-from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN
+from curator_service.releases.forecasts.cells import GROUP_ROWS, ROWS_MIN, total_of_groups
 from curator_service.releases.forecasts.worker import PROGRAM, Job, Reply
 from curator_service.studies.studies import fitted
 from service_kit.context.context import ServiceContext
@@ -129,8 +129,9 @@ class PublicForecasts:
             answers=levels,
         )
         job = Job(study=study, forecast=forecast, seed=0, n=n)
-        if is_groups(spec):
-            job = job.model_copy(update={"records": dataset.rows})
+        total = total_of_groups(spec) if of_answers else None
+        if is_groups(spec) or total is not None:
+            job = job.model_copy(update={"records": dataset.rows, "total": total})
         digest = sha256(job.model_dump_json().encode())
         return digest, job.model_copy(update={"seed": secrets.randbits(63)})
 

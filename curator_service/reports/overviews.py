@@ -74,6 +74,7 @@ class Overviews:
                 dataset.rows,
                 is_public=dataset.public,
                 whole=protected.whole if protected and answers_add_up(spec) else None,
+                points=points,
             ),
             strength=protected.word if protected else None,
             epsilon_hidden=hidden,

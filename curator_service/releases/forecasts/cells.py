@@ -13,11 +13,13 @@ from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import answers
-from curator_service.privacy.measurement.groups import GroupAnswers
-from curator_service.privacy.prices import UNITS, exact
+from curator_service.privacy.measurement.groups import LEVELS, GroupAnswers
+from curator_service.privacy.noise import least_epsilon
+from curator_service.privacy.prices import UNITS, Prices, exact, text
 from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
+from curator_service.releases.mechanisms.private_centres import PrivateCentres
 from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.mechanisms.row_noise import PROJECTED_FEATURES_MIN
 from curator_service.studies import public_kernels
@@ -29,6 +31,13 @@ COLUMNS_MAX = 1_000
 ROWS_MIN = 2
 GROUP_ROWS = 20_000
 """Uniform rows that say how many records each group of a public forecast has."""
+EPSILON_MIN, EPSILON_MAX = Decimal("0.000001"), Decimal(1_000)
+"""Of a release, or of an answer."""
+GROUP_RECORDS, ROWS_OF_GROUP = 50, 10
+"""Records, and simulated rows, of a group on average, at least, where groups stand beside a search over records.
+
+Of fewer rows the mean differs more than that of all records: the best of such means is too good.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +114,38 @@ def _of_answers(study: wire.StudyCreate, epsilons: list[str]) -> Iterator[Cell]:
 
 
 def whole(study: wire.StudyCreate) -> Decimal:
-    """Epsilon of a record of a study of groups: its cap, or else the release and one answer."""
-    assert isinstance(study.release, wire.GroupsRelease)
-    assert isinstance(study.answers, wire.LaplaceAnswers)
-    cap = study.budget.epsilon_per_row
-    return wire.amount(study.release.epsilon) + wire.amount(study.answers.epsilon) if cap is None else wire.amount(cap)
+    """Epsilon of a record in total: its cap, or else the release and one answer."""
+    cap, prices = study.budget.epsilon_per_row, Prices.of(study)
+    return wire.amount(text(prices.release + prices.refine + prices.answer) if cap is None else cap)
+
+
+def total_of_groups(study: wire.StudyCreate) -> str | None:
+    """Epsilon of a record in total, at which groups stand beside a search over its records; None where none can."""
+    is_private = isinstance(study.release, wire.LocalRelease) and not isinstance(study.answers, wire.NoAnswerNoise)
+    if not is_private or not isinstance(study.measurement, wire.ColumnMeasurement):
+        return None
+    total = min(whole(study), 2 * EPSILON_MAX)
+    fits = total / 2 >= max(EPSILON_MIN, least_epsilon(2 * LEVELS * study.protected_rows))
+    return exact(total) if fits and len(study.features) <= groups.FEATURES_MAX else None
+
+
+def groups_at_once(study: wire.StudyCreate, epsilon: str, records: int, rows: int) -> Cell:
+    """Groups about centres that are spread evenly, where a record of a study of records has ``epsilon`` in total.
+
+    Half is for the numbers of records, and half for answers. ``rows``: those that are simulated, for so many records.
+    """
+    assert not isinstance(study.answers, wire.NoAnswerNoise)
+    half = (wire.amount(epsilon) / 2).quantize(Decimal(1) / UNITS, ROUND_FLOOR)
+    number = max(2, min(records // GROUP_RECORDS, rows // ROWS_OF_GROUP, wire.CENTRES_MAX))
+    lower, upper, unit = np.array([(f.lower, f.upper, f.unit) for f in study.features]).T
+    centres = PrivateCentres(study.features, number, half).start() * unit + (lower + upper) / 2
+    cells = wire.CentreCells(kind="centres", centres=centres.tolist())
+    release = wire.GroupsRelease(mechanism="groups", epsilon=exact(half), cells=cells)
+    fields = study.answers.model_dump(exclude={"mechanism", "epsilon", "plays"})
+    private = wire.LaplaceAnswers(mechanism="laplace", epsilon=exact(half), **fields)
+    mechanism = groups.Groups(study.features, cells, half, release.min_count, study.protected_rows)
+    of_groups = GroupAnswers(private, release, study.protected_rows)
+    return Cell("groups_at_once", epsilon, mechanism, answers=of_groups)
 
 
 def _of_groups(study: wire.StudyCreate, epsilon: str) -> Cell:

@@ -5,7 +5,10 @@ noise whose variance is the kernel's noise_variance (or the study's measurement.
 a kernel and that is larger), plus the variance of private answers at their level: their law and their clip are not
 modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it averages the
 kernel of f over the noise of Z where its law is known, knows the variance of y, and recommends the queried row of the
-largest posterior mean. Both baselines have exact answers.
+largest posterior mean. The baselines identity and random_rows have exact answers.
+
+Groups that are all answered at once, for the same epsilon of a record, are a third baseline. The truth of a group is
+the mean of f over its rows, and the modeler's model is at the centres.
 
 Candidates of a study of groups are their centres, and f at a centre stands for the mean over the group. Rows say how
 many records each group has. At each level these numbers have noise of the mechanism's law, and say what is a candidate.
@@ -29,7 +32,7 @@ from blindopt.wire import ForecastCreate, ForecastPoint, GpUcb, LengthscaleRegre
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import COUNT_MOVE
 from curator_service.privacy.noise import OnProgress
-from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of, kernels_of
+from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of, groups_at_once, kernels_of
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 
@@ -48,12 +51,14 @@ def simulate(
     seed: int,
     on_progress: OnProgress,
     records: int | None = None,
+    total: str | None = None,
 ) -> list[ForecastPoint]:
-    """The points of a forecast on ``rows`` (n, d), n >= 2: the two baselines, then each mechanism at each level.
+    """The points of a forecast on ``rows`` (n, d), n >= 2: the baselines, then each mechanism at each level.
 
     All mechanisms get the same functions and the same noise of y, so their regrets are paired. ``seed`` determines
     these; the draws of the mechanisms have no seed. ``records``: the number of records that the rows stand for, if it
-    is another one. Raises Invalid, ReleaseImpossible and NumericalFailure.
+    is another one. ``total``: epsilon of a record, at which groups stand beside a search over records, if they do.
+    Raises Invalid, ReleaseImpossible and NumericalFailure.
     """
     cells, kernels = cells_of(study, forecast), kernels_of(study, forecast)
     if rows.n < ROWS_MIN:
@@ -71,7 +76,10 @@ def simulate(
 
     for cell, mechanism in zip(cells, mechanisms, strict=True):
         points.append(simulation.point(cell, mechanism, progress_of_cell))
-    return [points[0], simulation.chance(), *points[1:]]
+    beside = [simulation.chance()]
+    if total is not None:
+        beside.append(simulation.at_once(groups_at_once(study, total, records or rows.n, rows.n), records or rows.n))
+    return [points[0], *beside, *points[1:]]
 
 
 class _World:
@@ -127,6 +135,30 @@ class _Simulation:
         """The baseline of a search that asks for random rows."""
         return self._point("random_rows", "random_rows", None, None, None, self._chance)
 
+    def at_once(self, cell: Cell, records: int) -> ForecastPoint:
+        """The baseline of groups of so many records that are all answered, once each."""
+        mechanism, regrets = cell.mechanism, np.empty((len(self._worlds), self._count))
+        assert isinstance(mechanism, Groups)
+        assert cell.answers is not None
+        there, of_rows, rows = np.unique(mechanism.parts_of(self._x), return_inverse=True, return_counts=True)
+        sizes, centres = np.rint(rows * (records / len(self._x))).astype(np.int64), mechanism.centres()[there]
+        for number in range(self._count):
+            rng = self._rng(_NUMBERS, number)
+            noisy = _noisy(mechanism, sizes, rng)
+            offered = mechanism.chosen(noisy)
+            private = np.array([cell.answers.variance(noisy[at]) for at in offered])
+            errors = rng.standard_normal(len(offered))
+            for i, world in enumerate(self._worlds):
+                f = self._f[i][number]
+                means = (np.bincount(of_rows, f) / rows)[offered]
+                of_outcomes = world.noise_variance / sizes[offered]
+                variance = np.maximum(private + of_outcomes, _LEAST_NOISE * world.kernel.variance)
+                covariance = world.kernel(centres[offered], centres[offered])
+                y = means + np.sqrt(variance) * errors
+                predicted = covariance @ np.linalg.solve(covariance + np.diag(variance), y)
+                regrets[i, number] = f.max() - means[predicted.argmax()]
+        return self._point(cell.name, mechanism.name, cell.epsilon, None, None, list(regrets))
+
     def _point(
         self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: list[Vector]
     ) -> ForecastPoint:
@@ -175,17 +207,10 @@ class _GroupSimulation(_Simulation):
         there = np.flatnonzero(sizes)
         if len(there) > forecast.rows_max:
             there = np.sort(np.random.default_rng([seed, _PAIRS]).choice(there, forecast.rows_max, replace=False))
-        self._sizes: list[int] = sizes[there].tolist()
+        self._sizes = sizes[there]
         columns = list(range(len(of.features)))
         offered = ScaledRows(of.in_raw_units(centres[there]), columns, of.features, np.arange(len(there)))
         super().__init__(worlds, forecast, offered, seed)
-
-    def _noisy(self, mechanism: Groups, function: int) -> list[int]:
-        """Numbers of records with noise of the mechanism's law: a difference of two geometric variables."""
-        p = -np.expm1(-float(mechanism.epsilon) / (COUNT_MOVE * mechanism.rows))
-        first, second = self._rng(_NUMBERS, function).geometric(p, (2, len(self._sizes)))
-        noisy: list[int] = (np.array(self._sizes) + first - second).tolist()
-        return noisy
 
     def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
         """The point of a level, from fresh numbers of records for each function and a run of GP-UCB for each kernel."""
@@ -194,7 +219,7 @@ class _GroupSimulation(_Simulation):
             offered, variance = np.arange(len(self._x)), 0.0
             if isinstance(mechanism, Groups):
                 assert cell.answers is not None
-                noisy = self._noisy(mechanism, number)
+                noisy = _noisy(mechanism, self._sizes, self._rng(_NUMBERS, number))
                 offered = mechanism.chosen(noisy)
                 median = int(np.median(np.array(noisy)[offered]))
                 variance = cell.answers.variance(median)
@@ -205,6 +230,14 @@ class _GroupSimulation(_Simulation):
                 regrets[i, number] = regret + float(f.max() - f[offered].max())
             on_progress((number + 1) / self._count)
         return self._point(cell.name, mechanism.name, cell.epsilon, None, None, list(regrets))
+
+
+def _noisy(mechanism: Groups, sizes: NDArray[np.int64], rng: np.random.Generator) -> list[int]:
+    """Numbers of records with noise of the mechanism's law: a difference of two geometric variables."""
+    p = -np.expm1(-float(mechanism.epsilon) / (COUNT_MOVE * mechanism.rows))
+    first, second = rng.geometric(p, (2, len(sizes)))
+    noisy: list[int] = (sizes + first - second).tolist()
+    return noisy
 
 
 def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:

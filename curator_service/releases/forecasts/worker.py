@@ -19,7 +19,9 @@ class Job(runner.Message):
     seed: int
     n: int | None = None
     records: int | None = None
-    """How many records the rows stand for, where a study of groups has more."""
+    """How many records the rows stand for, where groups have more."""
+    total: str | None = None
+    """Epsilon of a record in total, at which groups stand beside a search over records, if they do."""
 
 
 class Reply(runner.Reply):
@@ -38,7 +40,15 @@ def _work(job: Job, values: Matrix | None, sender: runner.Sender[Reply]) -> Repl
         values = uniform_rows(job.study.features, job.n, job.seed)
     n, d = values.shape
     rows = ScaledRows(values, list(range(d)), job.study.features, np.arange(n))
-    points = simulate(job.study, job.forecast, rows, seed=job.seed, on_progress=sender.progress, records=job.records)
+    points = simulate(
+        job.study,
+        job.forecast,
+        rows,
+        seed=job.seed,
+        on_progress=sender.progress,
+        records=job.records,
+        total=job.total,
+    )
     return Reply(points=points)
 
 

@@ -84,7 +84,7 @@ class Forecast(Shown, wire.ForecastView):
         for index, name in enumerate(dict.fromkeys(point.mechanism for point in self.points)):
             points = [point for point in self.points if point.mechanism == name]
             regret = [point.regret for point in points]
-            if points[0].epsilon is None:
+            if points[0].epsilon is None or name == "groups_at_once":
                 axes.axhline(regret[0], color=COLOURS[index], linestyle="--", label=name.replace("_", " "))
                 continue
             ends = [(min(p.gaps), max(p.gaps)) if len(p.gaps) > 1 else (p.low, p.high) for p in points]
@@ -95,7 +95,7 @@ class Forecast(Shown, wire.ForecastView):
             epsilons = [float(point.epsilon or 0) for point in points]
             axes.errorbar(epsilons, regret, yerr=reach, fmt="o-", capsize=3, color=COLOURS[index], label=name)
         axes.set_xscale("log")
-        levels = sorted({float(point.epsilon) for point in self.points if point.epsilon is not None})
+        levels = sorted({float(p.epsilon) for p in self.points if p.epsilon and p.mechanism != "groups_at_once"})
         axes.set_xticks(levels, [f"{level:g}" for level in levels])
         axes.minorticks_off()
         of_groups = any(point.mechanism == "groups" for point in self.points)

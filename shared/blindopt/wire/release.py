@@ -388,7 +388,7 @@ class ForecastCreate(Request):
         max_length=6,
         description="Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, "
         "delta 1e-6 if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. The "
-        "baselines identity and random_rows are always included.",
+        "baselines identity and random_rows are always included, groups_at_once beside private answers of a column.",
     )
     functions: int = Field(20, ge=2, le=200, description="Number of functions to draw.")
     queries: int = Field(50, ge=2, le=500, description="Queries of each simulated run.")
@@ -435,10 +435,13 @@ class LengthscaleRegret(Reply):
 class ForecastPoint(Reply):
     """Simulated quality of a mechanism at a privacy level."""
 
-    mechanism: str = Field(description="Name of the mechanism; random_rows and identity are the baselines.")
+    mechanism: str = Field(
+        description="Name of the mechanism; identity, random_rows and groups_at_once are the baselines. The last: "
+        "every group is answered once, in place of a search over records; the gap is that of a mean over a group."
+    )
     runs_as: str = Field(description="The mechanism that auto chooses; otherwise the same as mechanism.")
     epsilon: str | None = Field(
-        description="epsilon of the release, for groups of a record in total; null for a baseline."
+        description="epsilon of the release, for groups of a record in total; null for other baselines."
     )
     answers_epsilon: str | None = Field(
         None, description="epsilon of an answer; null: exact answers, as those of a baseline, and in earlier forecasts."

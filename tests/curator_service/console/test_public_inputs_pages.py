@@ -128,6 +128,9 @@ def test_a_forecast_is_on_public_rows_unless_said_otherwise_and_needs_no_kernel(
     assert "made-up records, uniform within the declared bounds" in owner.shown
     assert "the band reaches over three" in owner.shown
     assert "Gap at 0.212" in owner.shown  # 0.15 of the diagonal, sqrt(2)
+    cap = api.study(study).view.spec.budget.epsilon_per_row
+    assert f"{cap} of a record in total" in owner.shown  # groups, all answered at once
+    assert "groups answered at once" in owner.text.partition("<svg")[2]  # a level of the chart
     assert LEAKS not in owner.shown
     assert "depend on your records" not in owner.shown
 
@@ -141,6 +144,12 @@ def test_the_forecast_of_a_draft_is_followed_and_a_new_one_has_as_many_queries_a
     assert f'data-live="/console{path}/forecast/events" data-page="/console{path}/forecasts"' in owner.text
     until(lambda: "Better than random" in owner.get(f"{path}/forecasts").text)
     assert "data-ended" in owner.text
+    owner.get(f"/studies/new?change={path.removeprefix('/studies/')}")
+    owner.submit("/studies/new", go="to:answers")
+    said = "Groups answered at once, for the same epsilon of a record in total, end "
+    until(lambda: said in owner.submit("/studies/new", go="look").text)
+    tool = api.check(spec).search
+    assert "Groups answered at once, for epsilon 12 of a record in total: " in tool
 
 
 def test_a_forecast_on_the_records_says_that_choosing_by_it_leaks(owner, api):

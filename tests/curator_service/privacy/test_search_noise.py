@@ -145,6 +145,23 @@ def test_a_forecast_is_read_at_the_drafts_own_release_and_answers():
     assert search_noise.in_words(0.7, study(BOX, epsilon="3"), points) == search_noise.in_words(0.7)
 
 
+def test_groups_stand_beside_a_search_and_are_advised_where_they_end_nearer():
+    private = wire.AutoAnswers(epsilon="1", value_bound=1.0)
+    spec = study(BOX).model_copy(update={"answers": private, "measurement": COLUMN})
+    points = points_of(("1", "1", 0.39, True))
+    group = points[0].model_copy(update={"mechanism": "groups_at_once", "runs_as": "groups", "epsilon": "2"})
+    advised = []
+    for gap in (0.2, 0.39):
+        beside = [*points, group.model_copy(update={"regret": gap})]
+        said = f"Groups answered at once, for epsilon 2 of a record in total: {gap}."
+        assert search_noise.of_forecast(beside, spec).endswith(f" Random records: 0.4. {said}")
+        hides = [wire.Caution(code="answers_hide_search", field="answers.epsilon", message="-")]
+        for value, cautions in ((0.5, ()), (0.5, hides), (0.05, ())):
+            tool = search_noise.tool(spec, value, cautions, 1000, is_public=False, points=beside)
+            advised.append("for epsilon 2 of a record in total, end nearer to the best record: take groups" in tool.why)
+    assert advised == [True] * 3 + [False] * 3
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [

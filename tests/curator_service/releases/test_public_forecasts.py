@@ -119,7 +119,7 @@ def test_the_drafts_own_level_is_made_beside_the_usual_ones_and_alone(made):
     assert sorted(listed, key=str) == sorted([*POINTS, *(point for point in POINTS if point.epsilon)], key=str)
 
 
-def test_it_has_the_drafts_own_answers_and_as_many_queries_as_its_caps_allow(made):
+def test_it_has_the_drafts_own_answers_and_as_many_queries_as_its_caps_allow(made, small):
     """Of answers: the draft's own epsilon and two more, each with its own release; at most 100 queries."""
     forecasts, spec, _ = made
     private = spec.model_copy(update={"answers": wire.AutoAnswers(epsilon="2", value_bound=1.0)})
@@ -130,6 +130,11 @@ def test_it_has_the_drafts_own_answers_and_as_many_queries_as_its_caps_allow(mad
     assert {job.study.answers.epsilon for job in Held.jobs} == {"2"}
     assert {tuple(sorted(job.forecast.answers)) for job in Held.jobs} == {("1", "2", "4")}
     assert {job.study.release.epsilon for job in Held.jobs} == {spec.release.epsilon}
+    assert [job.total for job in Held.jobs] == [None] * 4
+    of_column = {"measurement": wire.ColumnMeasurement(column=small.names[2], direction="maximize")}
+    forecasts.view(private.model_copy(update=of_column), of_answers=True)
+    _ended()
+    assert (Held.jobs[-1].total, Held.jobs[-1].records) == ("4", 400)  # release and one answer
     forecasts.view(spec, of_answers=True)
     _ended()
     assert Held.jobs[-1].forecast.answers == []  # exact ones: the release alone

@@ -180,6 +180,7 @@ def test_two_datasets_of_one_shape_have_the_same_forecast_to_the_byte_and_not_on
         results[rows] = [json.dumps(view["points"]).encode() for view in views]
         assert [view["choosing"] is None for view in views] == [rows == "public"] * 2
     assert results["public"][0] == results["public"][1]
+    assert b"groups_at_once" in results["public"][0]
     assert results["records"][0] != results["records"][1]  # the negative control
 
 

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.stats import qmc
 
 from blindopt import wire
 from blindopt.errors import Invalid
@@ -13,6 +14,7 @@ from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
 from blindopt.wire import NoiseLaw
 from curator_service.releases.forecasts import simulation
+from curator_service.releases.forecasts.cells import total_of_groups
 from curator_service.releases.forecasts.simulation import (
     chance_regret,
     draw_functions,
@@ -25,6 +27,7 @@ from curator_service.releases.forecasts.simulation import (
     simulate,
 )
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism
+from tests.builders import BY_HAND, EXACT, group_release, laplace
 from tests.curator_service.seeded_noise import seed_gaussian_releases
 from tests.scale import scaled
 
@@ -95,6 +98,51 @@ def test_random_rows_are_as_good_as_chance_is_on_the_very_functions(study_of, ro
     f = draw_functions(x, SquaredExponential(3.0, 4.0), 8, np.random.default_rng([9, 0, 0]))
     regrets = [chance_regret(function, 10) / 2 for function in f]  # the standard deviation of f is 2
     assert points["random_rows", None].regret == pytest.approx(np.mean(regrets), rel=1e-12)
+
+
+def test_groups_answered_at_once_end_at_the_mean_of_the_rows_of_the_best_one(study_of, rows_of):
+    """With next to no noise: by hand from the very functions. With much it is a group at random, or nearly."""
+    private = laplace("1000", value_bound=4.0)
+    study, rows = study_of(answers=private), rows_of(120)
+    forecast = wire.ForecastCreate(rows="records", functions=40, queries=2, epsilons=["1"], mechanisms=["identity"])
+    points = {}
+    for epsilon in ("1000", "0.0002"):
+        at = study.model_copy(update={"budget": wire.Budget(epsilon_per_row=epsilon)})
+        total = total_of_groups(at)
+        assert total == epsilon
+        made = simulate(at, forecast, rows, seed=9, on_progress=lambda share: None, records=12_000, total=total)
+        assert [point.mechanism for point in made] == ["identity", "random_rows", "groups_at_once"]
+        points[epsilon] = made[2]
+    (_, x), *_ = rows.blocks()
+    halton = qmc.Halton(2, scramble=False).random(13)[1:]  # 120 / 10 groups
+    group = np.argmin(((x[:, None] - (halton - 0.5) * 20) ** 2).sum(axis=2), axis=1)
+    functions = draw_functions(x, SquaredExponential(3.0, 4.0), 40, np.random.default_rng([9, 0, 0]))
+    means = np.array([[f[group == g].mean() for g in np.unique(group)] for f in functions])
+    best, middling = ((functions.max(axis=1) - value) / 2 for value in (means.max(axis=1), means.mean(axis=1)))
+    exact, noisy = points["1000"], points["0.0002"]
+    assert exact.regret == pytest.approx(best.mean(), abs=0.01)
+    assert (exact.epsilon, exact.answers_epsilon, exact.noise_sd, exact.runs_as) == ("1000", None, None, "groups")
+    assert noisy.regret == pytest.approx(middling.mean(), abs=0.3)
+    assert noisy.regret > exact.regret + 0.5
+
+
+@pytest.mark.parametrize(
+    ("changed", "total"),
+    [
+        ({}, "3.5"),
+        ({"budget": wire.Budget(epsilon_per_row="7")}, "7"),
+        ({"refine": wire.Refine(epsilon="2", persons=5)}, "5.5"),
+        ({"answers": EXACT}, None),
+        ({"release": wire.IdentityRelease(mechanism="identity")}, None),
+        ({"measurement": BY_HAND}, None),
+        ({"release": group_release()}, None),
+        ({"budget": wire.Budget(epsilon_per_row="900000")}, "2000"),  # an answer has 1,000 at most
+        ({"budget": wire.Budget(epsilon_per_row="0.000001")}, None),
+    ],
+)
+def test_groups_stand_beside_private_answers_of_a_column_for_what_a_record_uses_in_total(changed, total, study_of):
+    study = study_of(answers=wire.AutoAnswers(epsilon="0.5", value_bound=1.0)).model_copy(update=changed)
+    assert total_of_groups(study) == total
 
 
 def test_progress_grows_to_one(wide):

@@ -193,6 +193,11 @@ def test_a_study_from_its_file_to_its_account(owner, curator, small, tmp_path):
     assert forecast._repr_html_().count("<tr>") == len(str(forecast).splitlines()) == len(forecast.points) + 1
     labels = [line.get_label() for line in forecast.plot().get_lines()]
     assert {"identity", "random rows"} <= set(labels)
+    beside = forecast.points[1].model_copy(update={"mechanism": "groups_at_once", "epsilon": "9"})
+    both = forecast.model_copy(update={"points": [*forecast.points, beside]})
+    assert "groups_at_once" in str(both)
+    assert {line.get_label() for line in both.plot().get_lines()} == {*labels, "groups at once"}
+    assert "9" not in [tick.get_text() for tick in both.plot().get_xticklabels()]
     study = owner.draft(draft.id).release()
 
     grant = study.grant("Acme")
