@@ -402,7 +402,9 @@ class _ReplyLogSummary:
         self._marked: dict[str, str] = {}
         """By grant, the key of a reply in whose place is the marker of an erasure."""
         self._refined: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        """By study, the digest of each charged second draw that a reply has; empty until then."""
+        """By study, the digest of each charged second draw that a reply has; empty until then. A segment's file has it,
+        so it is salted with what an erasure overwrites."""
+        self._salts: dict[str, str] = {}
         self._is_whole = True
 
     def state(self) -> Json:
@@ -452,17 +454,23 @@ class _ReplyLogSummary:
     def _check_refined(self, study: str, body: bytes) -> None:
         """Check that a reply has second draws that were charged before it, and each as the first reply had it."""
         for refinement in json.loads(body).get("refined", ()):
-            row, digest = refinement["row"], sha256(json.dumps(refinement["z"]).encode())
+            row, digest = refinement["row"], self._digest(study, json.dumps(refinement["z"]))
             if self._refined[study].get(row) is None:
                 raise LogBroken(f"the second draw of candidate {row} was sent before it was charged", about=study)
             if (first := self._refined[study][row] or digest) != digest:
                 raise LogBroken(f"the second draw of candidate {row} was sent in two ways", about=study)
             self._refined[study][row] = first
 
+    def _digest(self, study: str, z: str) -> str:
+        if study not in self._salts:
+            release = store.release_of(self._db, study)
+            self._salts[study] = release.order_salt or "" if release is not None else ""
+        return sha256(f"{self._salts[study]}{z}".encode())
+
     def _check_stored_refinements(self, db: Connection) -> Iterator[LogBroken]:
         stored: defaultdict[str, dict[int, str]] = defaultdict(dict)
         for row in store.every(db, inbox_store.refinements):
-            stored[row.study_id][row.row] = sha256(row.z.encode()) if row.z else ""
+            stored[row.study_id][row.row] = self._digest(row.study_id, row.z) if row.z else ""
         for study in stored.keys() | self._refined.keys():
             sent = {row: digest for row, digest in self._refined[study].items() if digest}
             if study in self._erased.studies:  # replies that are erased cannot say which second draws they had

@@ -24,11 +24,12 @@ from blindopt.errors import LogBroken, RecordChanged, StateConflict
 from curator_service import app
 from curator_service import cli as curator_cli
 from curator_service.integrity import log_checks
+from curator_service.queries.table import second_draws
 from service_kit.context import log_archive as archiving
 from service_kit.store import audit_log, schema, segments
 from service_kit.store.base import utc_now
 from tests import postgres
-from tests.builders import BY_HAND, COLUMN, a_study, group_release
+from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 
@@ -122,6 +123,28 @@ def _archived(curator):
     assert curator.archive.seal_all() >= 2
     curator.grow(3)
     return curator
+
+
+def test_a_segment_has_no_digest_from_which_a_second_draw_can_be_guessed(curator, tmp_path):
+    """A draw of one feature has some 2^21 values; a segment's file outlives an erasure."""
+    of_draws = {
+        "release": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1"),
+        "answers": EXACT,
+        "refine": wire.Refine(epsilon="2", persons=40),
+    }
+    drafted = study(curator.register(CSV, public=True)).model_copy(update=of_draws)
+    curator.study = curator.release(drafted, confirm_consent=True)
+    curator.grow(20)
+    curator.age()
+    assert curator.archive.seal_all() >= 2
+    with curator.context.database.read() as db:
+        draws = second_draws(db, curator.study, range(40))
+        states = [json.loads(row.summary)["states"]["_ReplyLogSummary"] for row in segments.every(db) if row.summary]
+    digests = dict(states[-1]["refined"])[curator.study]
+    assert {row for row, digest in digests if digest} <= draws.keys()
+    assert not {digest for _, digest in digests} & {sha256(json.dumps(z).encode()) for z in draws.values()}
+    curator.grow(3)  # archived draws leave again
+    assert curator.copy(tmp_path).findings() == {}
 
 
 def test_old_whole_segments_leave_the_database_and_verify_by_themselves(curator, tmp_path):
