@@ -39,7 +39,7 @@ def list_studies(url: Url = None, token_file: TokenFile = None, as_json: AsJson 
 
 @study_cli.command("show")
 def show_study(study: StudyId, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-    """Show a study: its state, what it promises, and what it has spent.
+    """Show a study: its state, what it promises, and what it has used.
 
     Example: blindopt-curator study show std_0123456789abcdef
     """

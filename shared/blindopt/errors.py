@@ -152,7 +152,7 @@ class Invalid(BlindoptError):
 
 
 class DatasetInvalid(Invalid):
-    """Correct the lines and columns that errors names, then upload the file again."""
+    """Correct the file, or say how its columns are read, then upload it again."""
 
     def __init__(self, detail: str, errors: list[dict[str, object]], total: int) -> None:
         super().__init__(detail, errors)

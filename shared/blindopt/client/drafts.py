@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import BaseModel
 
 from blindopt import faults, wire
+from blindopt.display import counted
 from blindopt.errors import Invalid
 from blindopt.wire.base import parsed, plain
 
@@ -108,7 +109,14 @@ def undecided(survey: Iterable[wire.SurveyedColumn], columns: Sequence[str | wir
         if names is not None and column.name not in names:
             continue
         name = json.dumps(column.name)
-        if column.holds in ("text", "other", "empty"):
+        if column.odd:
+            gaps = json.dumps(column.odd, ensure_ascii=False)
+            choice = f'{{"column": {name}, "missing_values": {gaps}, "missing": "leave_out"}}'
+            notes.append(f"{column.name} holds numbers, but for {counted(column.wrong, 'cell')}: choose {choice}.")
+            continue
+        if column.distinct:
+            notes.append(f'{column.name} holds labels: leave it out, or choose {{"column": {name}, "kind": "label"}}.')
+        elif column.holds in ("text", "other", "empty"):
             choice = f'{{"column": {name}, "kind": "one_hot", "values": [...]}} with a public list of values'
             notes.append(f"{column.name} holds no numbers: leave it out of columns, or choose {choice}.")
         elif column.holds == "date":
@@ -116,5 +124,5 @@ def undecided(survey: Iterable[wire.SurveyedColumn], columns: Sequence[str | wir
             notes.append(f"{column.name} holds dates: choose {choice}.")
         if column.missing and column.holds != "empty":
             choice = f'{{"column": {name}, "missing": "leave_out"}} or "fill" with a public number'
-            notes.append(f"{column.name} has {column.missing} missing cells: choose {choice}.")
+            notes.append(f"{column.name} has {counted(column.missing, 'missing cell')}: choose {choice}.")
     return notes

@@ -155,10 +155,15 @@ def test_a_file_that_needs_decisions_says_which_and_is_not_kept(owner, curator):
         "column cut, row 2 of the file: not a number: correct it, leave the column out, or encode it (3 times)" in said
     )
     assert 'cut holds no numbers: leave it out of columns, or choose {"column": "cut", "kind": "one_hot"' in said
-    assert 'depth has 1 missing cells: choose {"column": "depth", "missing": "leave_out"}' in said
+    assert 'depth has 1 missing cell: choose {"column": "depth", "missing": "leave_out"}' in said
     assert "sold" not in said
     with curator.http() as http:
         assert http.get("/v1/uploads").json()["uploads"] == []
+    with pytest.raises(bo.Remote) as refused:
+        owner.upload(("patient,crp\n" + "".join(f"P-{i},{i if i else '<5'}\n" for i in range(40))).encode(), name="crp")
+    said = "\n".join(refused.value.__notes__)
+    assert 'patient holds labels: leave it out, or choose {"column": "patient", "kind": "label"}.' in said
+    assert 'crp holds numbers, but for 1 cell: choose {"column": "crp", "missing_values": ["<5"], "missing"' in said
     chosen = [
         "price",
         {"column": "cut", "kind": "one_hot", "values": ["Good", "Ideal"]},
