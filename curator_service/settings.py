@@ -9,8 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from blindopt.addresses import is_plain_abroad, is_web_address
 from blindopt.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
 from curator_service.link_file import address_of, read
-from service_kit.settings import ServiceSettings
-from service_kit.store.base import ARCHIVED_AFTER_DAYS
+from service_kit.settings import ARCHIVED_AFTER_DAYS, ServiceSettings
 
 
 class Settings(ServiceSettings):

@@ -1,7 +1,6 @@
 """A grant adds at most its quota to the curator's logs in a day, and what is refused then writes nothing."""
 
 import asyncio
-import sqlite3
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import Owner, Vendor
 from blindopt.errors import Invalid
+from tests import beside
 from tests.builders import BY_HAND, a_run, a_study, laplace
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import modeler_at_work, start
@@ -111,7 +111,7 @@ def test_another_grant_keeps_its_pace_and_without_the_quota_a_flood_stores_more(
 def test_a_run_waits_with_words_and_goes_on(make_service, small_quota, small, open_study, tmp_path, until):
     opened, grant = granted(small_quota, small, open_study, "run")
     small_quota.stop()
-    with closing(sqlite3.connect(small_quota.database)) as db, db:
+    with closing(beside.connect(small_quota.database)) as db, db:
         day = f"{datetime.now(UTC):%Y-%m-%d}"
         db.execute("INSERT INTO day_counts VALUES (?, ?, ?, ?, NULL)", (grant.id, day, QUOTA - 20_000, QUOTA))
     small_quota.start()
@@ -298,11 +298,11 @@ def test_databases_of_the_version_without_quotas_open_and_count_from_then_on(tmp
         (curator.context.database.path, ()),
         (tmp_path / "modeler" / "modeler.sqlite", (("runs", "stored_bytes"), ("trials", "probability"))),
     ):
-        with closing(sqlite3.connect(path)) as db, db:
+        with closing(beside.connect(path)) as db, db:
             db.execute("DROP TABLE day_counts")
             for table, column in columns:
                 db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-            db.execute("PRAGMA user_version=17")
+            beside.set_version(db, 17)
     curator.open_folder()
     assert curator.ask(study, [1])
     ((grant),) = curator.call("owner", "GET", f"/v1/studies/{study}/grants")["grants"]

@@ -30,8 +30,6 @@ _TYPES: Mapping[Any, Any] = {str: types.Text, int: types.Integer, float: types.F
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies", "segments")
 ARCHIVED_KINDS = ("exchange", "charge", "charge.refused", "session.opened", "session.ended", "checkpoint.countersigned")
 """Kinds of records that leave the database with their segment. Those of other kinds are few: they are read later."""
-ARCHIVED_AFTER_DAYS = 90
-"""How old archived records are at least: PostgreSQL deletes no younger ones, whatever the service says."""
 SEGMENT_RECORDS = 65_536
 """Of the log: their root is one node of the tree over it."""
 

@@ -8,8 +8,9 @@ from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
 from blindopt.errors import AuditUnavailable, StateConflict
+from service_kit.settings import ARCHIVED_AFTER_DAYS
 from service_kit.store import StoreFault, postgres_dialect, schema
-from service_kit.store.base import ARCHIVED_AFTER_DAYS, ARCHIVED_KINDS, ERASABLE, SEGMENT_RECORDS
+from service_kit.store.base import ARCHIVED_KINDS, ERASABLE, SEGMENT_RECORDS
 from service_kit.store.postgres_session import Session
 from service_kit.store.prepared_statement import raw
 

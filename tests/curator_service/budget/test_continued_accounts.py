@@ -3,7 +3,6 @@
 The recount takes one file after another, as ``recomputed_account`` does, and adds what each person used by name.
 """
 
-import sqlite3
 from collections import Counter
 from contextlib import closing
 from fractions import Fraction
@@ -18,6 +17,7 @@ from curator_service.budget.people import People
 from curator_service.datasets.same_people import SamePeople
 from curator_service.privacy.prices import text
 from service_kit.store import audit_log
+from tests import beside
 from tests.curator_service.budget.file_of_records import FileOfRecords, N, spec_of
 from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta
 from tests.curator_service.budget.test_account_sequences import ACTS, PERSONS, SCORER, Acts, Killed
@@ -570,10 +570,10 @@ def test_a_database_of_the_version_without_accounts_over_files_opens_and_verifie
     path = may.in_process.context.database.path
     may.in_process.curator.close()
     may.in_process.close()
-    with closing(sqlite3.connect(path)) as db:
+    with closing(beside.connect(path)) as db:
         for column in ("account", "overlap_decisions"):
             db.execute(f"ALTER TABLE datasets DROP COLUMN {column}")
-        db.execute("PRAGMA user_version=16")
+        beside.set_version(db, 16)
         db.commit()
     may.in_process.open_folder()
     may.in_process.check()

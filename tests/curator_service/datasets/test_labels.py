@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import random
-import sqlite3
 from contextlib import closing
 from datetime import date, timedelta
 
@@ -455,11 +454,11 @@ def test_a_database_of_the_version_without_labels_opens_and_takes_some(file):
     path = file.in_process.context.database.path
     file.in_process.curator.close()
     file.in_process.close()
-    with closing(sqlite3.connect(path)) as db:
+    with closing(beside.connect(path)) as db:
         db.execute("DROP TABLE labels")
         for column in ("account", "overlap_decisions"):  # of the version after it
             db.execute(f"ALTER TABLE datasets DROP COLUMN {column}")
-        db.execute("PRAGMA user_version=15")
+        beside.set_version(db, 15)
         db.commit()
     file.in_process.open_folder()
     assert sealed_blocks(file) == []

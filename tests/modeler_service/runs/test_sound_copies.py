@@ -6,7 +6,7 @@ replies are lost. After each exchange the modeler's logs verify, and so do those
 
 import json
 import random
-import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -22,6 +22,7 @@ from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness, import_segment
 from modeler_service.settings import Settings
 from service_kit.store import audit_log, checkpoints
+from tests import beside
 from tests.modeler_service.lying_curator import FakeCurator
 
 REFUSALS = (403, 404, 409, 410, 413, 415, 422, 429, 503)
@@ -249,9 +250,8 @@ def test_without_a_pinned_key_no_segment_is_imported(curators, modeler, tmp_path
 
 def change(modeler, statement, *values):
     """Change the modeler's database behind its back."""
-    with sqlite3.connect(modeler.context.database.path) as db:
-        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            db.execute(f"DROP TRIGGER {name}")
+    with closing(beside.connect(modeler.context.database.path)) as db, db:
+        beside.drop_triggers(db)
         db.execute(statement, values)
 
 

@@ -22,7 +22,7 @@ from blindopt.client import Owner, StudyClient, Vendor
 from blindopt.errors import Remote, Unreachable
 from blindopt.formats import npy_files
 from curator_service.datasets.readings import SMALL_BYTES
-from tests import beside
+from tests import beside, postgres
 from tests.builders import a_study, group_release
 from tests.given_settings import GP_UCB
 from tests.system.crashes import crash_checks as checks
@@ -371,7 +371,13 @@ def _play_story(parties, small, dataset, tmp_path, story, **pace):
 def test_runs_go_on_and_logs_reconcile_where_kills_interrupt_the_archiving_of_the_log(
     parties, small, dataset, tmp_path
 ):
-    """The control of the test: records have left the database."""
+    """The control of the test: records have left the database. PostgreSQL deletes young ones too, here alone."""
+    if postgres.ON:
+        database = postgres.name_of(postgres.url_of(parties.curator.data))
+        definition = "SELECT pg_get_functiondef('curator.delete_archived'::regproc)"
+        ((function,),) = postgres.server().execute(database, definition)
+        assert "'90 days'" in function
+        postgres.server().execute(database, function.replace("'90 days'", "'0 days'"))
     parties.curator.settings["RETENTION_LOG_DAYS"] = "90"
     parties.curator.kill()
     parties.restore()

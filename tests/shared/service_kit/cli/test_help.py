@@ -1,5 +1,6 @@
 """The help of every command: an example of this service that runs, and a usage line for people."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from curator_service.cli import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service.cli import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
-from tests import processes
+from tests import postgres, processes
 from tests.console_errors import NOT_SAID
 
 SERVICES = {"curator": curator_app, "modeler": modeler_app}
@@ -77,7 +78,9 @@ def test_without_a_terminal_the_file_of_the_password_is_asked_for(words, service
         CliRunner().invoke(SERVICES[service], ["user", "add", "ann", "--password-file", str(tmp_path / "password")])
     command = [sys.executable, "-m", f"{service}_service", *words]
     options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "start_new_session": True}
-    done = subprocess.run(command, cwd=processes.ROOT, check=False, **options)
+    prefix, settings = f"BLINDOPT_{service.upper()}_", postgres.settings_for(tmp_path / "data")
+    environment = os.environ | {prefix + name: value for name, value in settings.items()}
+    done = subprocess.run(command, cwd=processes.ROOT, env=environment, check=False, **options)
     assert (done.returncode, done.stderr) == (
         2,
         "error: no terminal can ask for the password: name a file with --password-file\n",

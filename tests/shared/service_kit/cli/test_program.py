@@ -17,6 +17,9 @@ from service_kit.cli.program import one_thread_for_products
 from service_kit.cli.remote import access_token
 from tests import postgres, processes
 
+SERVE = [] if postgres.ON else [["serve", "--port", "0"]]
+"""With PostgreSQL it does not end: it waits as a standby, and logs why."""
+
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "4"}, "4")])
 def test_blas_starts_no_threads_unless_the_environment_asks_for_some(monkeypatch, given, threads):
@@ -75,7 +78,7 @@ def test_a_lost_key_of_data_that_were_used_is_named_and_not_replaced(run, tmp_pa
     assert run("token", "create", "--name", "ann").exit_code == 0
     kept = key.read_bytes()
     key.unlink()
-    for command in (["token", "list"], ["audit", "verify"], ["serve", "--port", "0"], ["key", "rotate", which]):
+    for command in (["token", "list"], ["audit", "verify"], *SERVE, ["key", "rotate", which]):
         done = run(*command)
         assert done.exit_code == 4, done.output
         assert f"{key} is missing, and the log has records: put back the key that was there" in done.stderr
@@ -100,8 +103,7 @@ def test_a_seal_key_that_opens_nothing_is_found_at_the_start(
     key = service.data / "secrets" / "seal.key"
     kept = key.read_bytes()
     key.write_bytes(Fernet.generate_key())
-    serve = [] if postgres.ON else [["serve", "--port", "0"]]  # with PostgreSQL it waits as a standby, and logs why
-    for command in (["token", "list"], ["audit", "verify"], *serve):
+    for command in (["token", "list"], ["audit", "verify"], *SERVE):
         done = service.run(*command)
         assert (done.returncode, done.stderr.count("\n")) == (4, 1), done.stderr
         assert (
