@@ -48,6 +48,7 @@ def test_the_first_page_of_a_report_has_its_verdict_and_the_whole_signature(serv
     visitor.open("/console/log")
     assert "olga (owner) had every group of pressure answered at once" in visitor.page.locator("main").inner_text()
     visitor.open(f"/console/studies/{study}")
+    assert visitor.page.get_by_role("link", name="every group answered at once").count() == 0  # they are answered
     visitor.press("Make the report")
     page = visitor.page
     shown = page.locator("main").inner_text()
