@@ -17,6 +17,9 @@ from blindopt.wire import CuratorUrl, NoticeEvent
 PasswordCost = Literal["standard", "minimal"]
 """What hashing a password costs: as RFC 9106 recommends, or as little as argon2 allows."""
 
+ARCHIVED_AFTER_DAYS = 90
+"""How old archived records of a log are at least: PostgreSQL deletes no younger ones, whatever the service says."""
+
 OF_CLIENTS = ("url", "token_file", "ca_file", "client_cert_file", "client_key_file")
 """Variables of the commands that ask a running service."""
 ARCHIVED_AFTER_DAYS = 90

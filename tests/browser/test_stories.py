@@ -398,7 +398,6 @@ MAY_NOT_SEE = {
     "ada": {
         hostile_names.COLUMN,
         hostile_names.QUESTION,
-        hostile_names.GRANT,
         hostile_names.NOTE,
         hostile_names.DATASET,
         hostile_names.RUN,

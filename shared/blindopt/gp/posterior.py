@@ -102,6 +102,10 @@ class Posterior:
         self.n, r = candidates.shape
         if scales is not None and scales.shape != (r,):
             raise Invalid.at("scales", f"must be {r} numbers, one for each column")
+        if refined is not None and not (isinstance(refined, tuple) and len(refined) == 2):
+            raise Invalid.at(
+                "refined", "must be two kernels: of a refined candidate with others, and with refined ones"
+            )
         self._candidates, self._kernel, self._prior_mean = candidates, kernel, float(prior_mean)
         self._scales, self._refined = scales, refined
         self._prior_variance, self.nugget = kernel.variance + nugget, nugget
