@@ -62,7 +62,7 @@ class FileOfRecords:
     def release(self, study: str) -> httpx.Response:
         """Release a draft, whatever its preview found."""
         read = self.in_process.call("owner", "GET", f"/v1/studies/{study}")["spec_sha256"]
-        body = {"spec_sha256": read, "confirm_high_risk": True, "confirm_chance": True}
+        body = {"spec_sha256": read, "confirm_high_risk": True, "confirm_chance": True, "confirm_consent": True}
         return self.in_process.send("owner", "POST", f"/v1/studies/{study}:release", json=body)
 
     def study(self, dataset: str | None = None, **more: Any) -> str:
@@ -77,9 +77,12 @@ class FileOfRecords:
         self.tokens[study] = self.in_process.tokens[study]
         return study
 
-    def ask(self, study: str, *rows: int, plays: int = 1, key: str | None = None) -> httpx.Response:
+    def ask(
+        self, study: str, *rows: int, plays: int = 1, key: str | None = None, grant: str | None = None
+    ) -> httpx.Response:
+        """Query rows, by the study's first grant or by another one."""
         body = {"rows": [{"row": row, "plays": plays} for row in rows]}
-        return self.in_process.send(study, "POST", f"/v1/studies/{study}/queries", json=body, key=key)
+        return self.in_process.send(grant or study, "POST", f"/v1/studies/{study}/queries", json=body, key=key)
 
     def account(self, dataset: str | None = None, **query: Any) -> wire.DatasetAccount:
         path = f"/v1/datasets/{dataset or self.dataset}/account"

@@ -29,6 +29,7 @@ def recomputed(
     dearest: dict[str, Fraction] = defaultdict(Fraction)
     """By study whose answers are each another person's: the dearest answer with its corrections."""
     corrected: dict[str, Counter[Any]] = defaultdict(Counter)
+    refined: dict[str, set[int]] = defaultdict(set)
     for record in records:
         kind, details = record["kind"], record.get("details", {})
         if kind in ("tuning.started", "bounds.started") and details["guarantee_kind"] == "worst_case":
@@ -44,7 +45,7 @@ def recomputed(
             for row, count in details["rows"]:
                 is_correction = "version" in details
                 mean = spec["answers"].get("plays", "each") == "mean" and not is_correction
-                cost = price * (1 if mean else count)
+                cost = price * (1 if mean else count) + second_draw(details, spec, row, refined[study])
                 if by_row:
                     record_at = order_of(study)[row]
                     unit = record_at if persons is None else persons[spec["dataset_id"]][record_at]
@@ -60,6 +61,34 @@ def recomputed(
     for study, epsilon in dearest.items():
         of_others[drawn[study]] += epsilon
     return everyone + sum(max(epsilon, of_others[draw]) for draw, epsilon in released.items()), units
+
+
+def second_draw(details: dict[str, Any], spec: dict[str, Any], row: int, refined: set[int]) -> Fraction:
+    """What a row of a charge pays for its second draw, which is not among those ``refined`` and then is.
+
+    Whatever the record says of second draws: a row pays once, with its first query.
+    """
+    if "version" in details or spec.get("refine") is None or row in refined:
+        return Fraction(0)
+    refined.add(row)
+    return Fraction(spec["refine"]["epsilon"])
+
+
+def recomputed_rows(
+    records: Iterable[dict[str, Any]], spec_of: Callable[[str], dict[str, Any]], study: str
+) -> tuple[dict[int, Fraction], set[int]]:
+    """What each queried row of a study has used beside the release, and the rows that have paid a second draw."""
+    spec, refined = spec_of(study), set[int]()
+    costs: dict[int, Fraction] = defaultdict(Fraction)
+    of_mean = spec["answers"]["plays"] == "mean"
+    for record in records:
+        details = record.get("details", {})
+        if record["kind"] == "charge" and details["study_id"] == study and details["rows"] != "all":
+            for row, count in details["rows"]:
+                answers = 1 if of_mean and "version" not in details else count
+                costs[row] += answers * Fraction(spec["answers"]["epsilon"])
+                costs[row] += second_draw(details, spec, row, refined)
+    return costs, refined
 
 
 def draws_of(records: Iterable[dict[str, Any]], spec_of: Callable[[str], dict[str, Any]]) -> dict[str, str]:

@@ -5,7 +5,7 @@ Once where each record is a unit, and once with a person column. To add an act: 
 """
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from decimal import Decimal
 from fractions import Fraction
 
@@ -14,7 +14,12 @@ import pytest
 from blindopt import wire
 from service_kit.store import audit_log
 from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, N
-from tests.curator_service.budget.recomputed_account import recomputed, recomputed_delta, recomputed_kind
+from tests.curator_service.budget.recomputed_account import (
+    recomputed,
+    recomputed_delta,
+    recomputed_kind,
+    recomputed_rows,
+)
 from tests.interventions import fail_at
 
 SCORER = {"scorer_url": "http://127.0.0.1:9/score"}
@@ -40,6 +45,19 @@ ACTS = {
     "interrupted_bounds": 1,
 }
 """How often each sequence tries each act: 46 in all. Its seed chooses the order, and each act's details."""
+ACTS_OF_SECOND_DRAWS = {
+    "open_inbox_study": 1,
+    "read_release": 2,
+    "ask": 16,
+    "enter": 6,
+    "correct": 4,
+    "void": 2,
+    "decline": 2,
+    "withhold": 1,
+    "crash": 1,
+    "interrupted_query": 3,
+}
+"""The same where measured records leave again."""
 SEEDS = 1, 2, 4
 """With all, each act of ``ACTS`` is done at least once, and not only refused, for records and for persons."""
 PERSONS = ("Ada", "Ada", "Bo", "Bo", "Bo", "Cy")
@@ -57,18 +75,26 @@ class Killed(Exception):
 class Acts:
     """The acts on a file, chosen by a seed. Each may be refused by a cap; none may fail in another way.
 
-    ``persons``: whether the units are the persons of ``PERSONS``, and not the records.
+    ``persons``: whether the units are the persons of ``PERSONS``, and not the records. ``refined``: the share of the
+    studies with planar noise whose measured records leave again; all have this noise where it is not 0.
     """
 
-    def __init__(self, folder, seed: int, *, persons: bool = False, **settings) -> None:
+    def __init__(self, folder, seed: int, *, persons: bool = False, refined: float = 0.0, **settings) -> None:
         fields = {"person": "person", "rows_per_person": str(ROWS_PER_PERSON)} if persons else {}
         self.fields, self.persons = fields, persons
         self.file = FileOfRecords(folder, csv=CSV_OF_PERSONS if persons else CSV, fields=fields, **settings)
         self.choose = random.Random(seed)
+        self.choose_also, self.refined = random.Random(~seed), refined
         self.datasets, self.columns, self.inboxes = [self.file.dataset], [], []
         self.queries: list[str] = []
         self._specs, self._orders = {}, {}
         """Of each study that was charged: neither changes from then on."""
+        self.grants: dict[str, str] = {}
+        """Of each query that people measure, who sent it."""
+        self.draws: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
+        """By study and row, the second draws that have left."""
+        self._looked_at: dict[str, int] = {}
+        """By study with second draws, how many lines its ledger had at the last look."""
         self.anybodys: set[str] = set()
         """Studies whose answers are each another person's."""
         self.unreleased: list[str] = []
@@ -79,9 +105,9 @@ class Acts:
         """How often each act was done, and how often a cap refused it."""
         self._without_scores()
 
-    def run(self) -> None:
-        """Every act of ``ACTS``, and after each the check."""
-        names = [name for name, times in ACTS.items() for _ in range(times)]
+    def run(self, acts=ACTS) -> None:
+        """Every act of ``acts``, and after each the check."""
+        names = [name for name, times in acts.items() for _ in range(times)]
         self.choose.shuffle(names)
         for self.name in names:
             getattr(self, self.name)()
@@ -109,12 +135,22 @@ class Acts:
             wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon=self._epsilon()),
             wire.GaussianRelease(mechanism="gaussian", epsilon=self._epsilon(), delta=1e-6),
         ))  # fmt: skip
+        if self.refined:
+            release = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon=release.epsilon)
         dataset = self.choose.choice(self.datasets)
+        more |= self._refine(release.mechanism, more.get("privacy_unit", "row"))
         study = self.file.draft(dataset, release=release, answers=self._answers(), **more)
         if not self._done(self.file.release(study)):
             self.unreleased.append(study)
             return None
         return self.file.grant(study)
+
+    def _refine(self, mechanism: str, unit: str):
+        """The field refine of a study that has one."""
+        if mechanism != "planar_laplace" or unit != "row" or self.choose_also.random() >= self.refined:
+            return {}
+        epsilon = self.choose_also.choice(("0.1", "0.3", "2"))
+        return {"refine": wire.Refine(epsilon=epsilon, persons=self.choose_also.randint(1, 4))}
 
     def open_column_study(self) -> None:
         if (study := self._open()) is not None:
@@ -141,6 +177,9 @@ class Acts:
             "measurement": measurement.model_dump(mode="json"),
             "privacy_unit": unit,
         }
+        body.pop("refine", None)
+        refine = self._refine(body["release"]["mechanism"], unit)
+        body |= {name: field.model_dump(mode="json") for name, field in refine.items()}
         study = str(self.file.in_process.call("owner", "POST", "/v1/studies", json=body)["id"])
         before = self.file.account()
         if self._done(self.file.release(study), 409):  # all records may be withheld
@@ -165,9 +204,24 @@ class Acts:
         rows, plays = [self._row(study) for _ in range(self.choose.randint(1, 3))], self.choose.randint(1, 2)
         if study in self.anybodys:  # then the log says of each correction which answer it was
             rows, plays = rows[:1], 1
-        reply = self.file.ask(study, *rows, plays=plays)
-        if self._done(reply) and study in self.inboxes:
-            self.queries.append(reply.json()["id"])
+        grant = study if self.choose_also.random() >= self.refined / 2 else f"another of {study}"
+        if grant not in self.file.in_process.tokens:
+            self.file.in_process.grant(study, grant)
+        reply = self.file.ask(study, *rows, plays=plays, grant=grant)
+        if self._done(reply):
+            self._note_draws(reply.json())
+            if study in self.inboxes:
+                self.queries.append(query := reply.json()["id"])
+                self.grants[query] = grant
+
+    def _note_draws(self, reply) -> None:
+        """Keep the second draws of a reply, each of a row with an answer in it."""
+        answered = {answer["row"] for answer in reply.get("answers", ())}
+        refined = {each["row"]: tuple(each["z"]) for each in reply.get("refined", ())}
+        if reply["state"] == "answered":
+            assert refined.keys() == (answered if self._spec(reply["study_id"]).get("refine") else set())
+        for row, z in refined.items():
+            self.draws[reply["study_id"], row].add(z)
 
     def _row(self, study: str) -> int:
         """The row of Z of a record: chosen by its number, since the seed does not choose the secret order."""
@@ -182,7 +236,11 @@ class Acts:
     def _send(self, verb: str, queries: list[str], body) -> None:
         query = self.choose.choice(queries)
         path = f"/v1/queries/{query}:{verb}"
-        self._done(self.file.in_process.send("measurer", "POST", path, json=body(query)), 409, 422)
+        if self._done(self.file.in_process.send("measurer", "POST", path, json=body(query)), 409, 422):
+            study = self.file.in_process.items(query)[0]["study_id"]
+            self._note_draws(
+                self.file.in_process.call(self.grants[query], "GET", f"/v1/studies/{study}/queries/{query}")
+            )
 
     def _values(self, query: str, state: str):
         items = [item for item in self.file.in_process.items(query) if item["state"] == state]
@@ -191,7 +249,12 @@ class Acts:
 
     def enter(self) -> None:
         if self.queries:
-            self._send("answer", self.queries, lambda query: {"values": self._values(query, "open")})
+            self._send("answer", self.queries, lambda query: {"values": self._values(query, "open"), "consent": True})
+
+    def decline(self) -> None:
+        """All that is open of a query, for lack of consent: its second draws are charged and do not leave."""
+        if self.queries:
+            self._send("decline", self.queries, lambda query: {"reason": "consent"})
 
     def correct(self) -> None:
         if queries := self._answered():
@@ -293,7 +356,8 @@ class Acts:
         if self.columns:
             study, key = self.choose.choice(self.columns), f"k{self.choose.random()}"
             row = self._row(study)
-            self._killed_and_again("queries", "_measured", lambda: self.file.ask(study, row, key=key))
+            step = "_settle" if self.choose_also.random() < self.refined / 2 else "_measured"
+            self._killed_and_again("queries", step, lambda: self.file.ask(study, row, key=key))
 
     def _killed_and_again(self, part: str, method: str, send) -> bool:
         """Send a request that a kill interrupts in a method, and once more: one charge. False if a cap refused it."""
@@ -317,6 +381,35 @@ class Acts:
 
     # --- the check -----------------------------------------------------------------------------------
 
+    def check_second_draws(self, records, spec, order) -> None:
+        """Each leaves once, in one way, after its line, of as many units as allowed; exposure and report have it."""
+        for study in {study for study in self.columns + self.inboxes if spec(study).get("refine") is not None}:
+            lines = [record for record in records if record.get("details", {}).get("study_id") == study]
+            if self._looked_at.get(study) == len(lines):
+                continue
+            self._looked_at[study] = len(lines)
+            costs, refined = recomputed_rows(lines, spec, study)
+            sent = {row: draws for (other, row), draws in self.draws.items() if other == study}
+            assert sent.keys() <= refined
+            assert all(len(draws) == 1 for draws in sent.values())
+            charged = self.file.in_process.call("owner", "GET", f"/v1/studies/{study}/ledger?kind=refine")["entries"]
+            assert sorted(entry["row"] for entry in charged) == sorted(refined)
+            dataset, release = spec(study)["dataset_id"], Fraction(spec(study)["release"]["epsilon"])
+            persons = (self.persons_of_datasets() or {dataset: range(N)})[dataset]
+            units = [persons[record] for record in order(study)]
+            assert len({units[row] for row in refined}) <= spec(study)["refine"]["persons"]
+            exposed = self.file.in_process.call("owner", "GET", f"/v1/studies/{study}/exposure")["rows"]
+            assert {each["row"]: Fraction(each["epsilon"]) for each in exposed} == costs
+            assert {each["row"] for each in exposed if each.get("refined")} == refined
+            used = Counter[object]()
+            for row, cost in costs.items():
+                used[units[row]] += cost
+            shares = Counter[Fraction]()
+            for each in self.file.in_process.call("owner", "GET", f"/v1/studies/{study}/accounting")["rows"]:
+                shares[Fraction(each["epsilon"])] += each["rows"]
+            del shares[release]  # of those who were never queried
+            assert shares == Counter(release + cost for cost in used.values())
+
     def losses(self):
         """What everyone has lost, each unit beyond that, and the sum of the deltas, from the log."""
         with self.file.in_process.context.database.read() as db:
@@ -335,6 +428,7 @@ class Acts:
         everyone, units = recomputed(
             records, spec, order, self.persons_of_datasets(), set(PERSONS) if self.persons else range(N)
         )
+        self.check_second_draws(records, spec, order)
         self.of_kind = {kind: recomputed_kind(records, kind) for kind in ("prior_average", "none")}
         return everyone, units, recomputed_delta(records, spec)
 
@@ -371,6 +465,22 @@ class Acts:
             assert worst <= Fraction(account.cap_epsilon)
         if account.cap_delta is not None:
             assert delta <= Fraction(account.cap_delta)
+
+
+@pytest.mark.slow(every=2)
+@pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
+def test_each_second_draw_leaves_once_after_its_charge_whatever_is_done(persons, tmp_path):
+    done, refused, draws = Counter(), Counter(), 0
+    for seed in SEEDS:
+        acts = Acts(tmp_path / str(seed), seed, persons=persons, refined=0.8)
+        assert acts.file.caps("12").status_code == 200
+        acts.run({"open_column_study": 2, "open_inbox_study": 2})
+        acts.run(ACTS_OF_SECOND_DRAWS)
+        acts.file.close()
+        done, refused, draws = done + acts.done, refused + acts.refused, draws + len(acts.draws)
+    assert set(ACTS_OF_SECOND_DRAWS) - set(done) == set(), (done, refused)
+    assert "ask" in refused
+    assert draws > 5
 
 
 @pytest.mark.slow(every=2)
@@ -418,6 +528,24 @@ def test_the_check_finds_an_account_that_forgets_a_study(tmp_path):
     of_one = [file.in_process.call("owner", "GET", f"/v1/studies/{s}/account")["row_epsilon"] for s in file.tokens]
     assert of_one == ["1.5", "1.5"]
     file.close()
+
+
+@pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
+def test_the_check_finds_a_second_draw_without_its_line(persons, tmp_path, monkeypatch):
+    acts = Acts(tmp_path, 0, persons=persons)
+    file = acts.file
+    study = file.study(refine=wire.Refine(epsilon="2", persons=2))
+    acts.columns = [study]
+    for record in (0, 1, 0):
+        acts._note_draws(file.ask(study, file.row_of(study, record)).json())
+        acts.check()
+    assert max(acts.losses()[1].values()) == (5.5 if persons else 3)
+    assert len(acts.draws) == 2
+    monkeypatch.setattr("curator_service.budget.ledger.unrefined", lambda rows, refined: [])
+    file.ask(study, file.row_of(study, 2))
+    with pytest.raises(AssertionError):
+        acts.check()
+    file.in_process.close()
 
 
 def test_the_check_finds_an_account_that_forgets_a_delta(tmp_path, monkeypatch):

@@ -233,8 +233,10 @@ def _acts(folder, seed, *, persons):
 def test_over_two_files_each_person_has_used_what_the_log_and_the_files_say(persons, tmp_path):
     """The sibling of the next test: a few acts of each kind that charges."""
     acts = _acts(tmp_path, 7, persons=persons)
-    acts.run(["open_column_study", "new_export", "open_column_study", "ask", "withhold", "interrupted_bounds"])
+    acts.refined = 1.0
+    acts.run(["open_column_study", "new_export", "open_column_study", "ask", "ask", "withhold", "interrupted_bounds"])
     assert len(acts.pseudonyms) == 2
+    assert acts.draws
     acts.file.close()
 
 
