@@ -84,7 +84,7 @@ BEGIN
 END $$;
 """
 _NEXT = """
-CREATE FUNCTION next_of_{table}() RETURNS bigint LANGUAGE plpgsql AS
+CREATE OR REPLACE FUNCTION next_of_{table}() RETURNS bigint LANGUAGE plpgsql AS
 $$ BEGIN RETURN (SELECT coalesce(max(seq), 0) + 1 FROM {schema}.{table}); END $$
 """
 

@@ -98,7 +98,11 @@ EDITS = {
     "another file": ("UPDATE datasets SET sha256 = '0' WHERE id = '{again}'", "dataset .* was changed", "again"),
     "a public file": ("UPDATE datasets SET public = 1 WHERE id = '{again}'", "dataset .* was changed", "again"),
     "another account": ("UPDATE datasets SET account = id WHERE id = '{again}'", "dataset .* was changed", "again"),
-    "no comparison": ("UPDATE datasets SET overlaps = NULL WHERE id = '{again}'", "dataset .* was changed", "again"),
+    "no comparison": (
+        """UPDATE datasets SET "overlaps" = NULL WHERE id = '{again}'""",
+        "dataset .* was changed",
+        "again",
+    ),
     "a decision": (
         """UPDATE datasets SET overlap_decisions = '[{{"apart": []}}]' WHERE id = '{again}'""",
         "dataset .* was changed",
