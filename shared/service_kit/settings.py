@@ -22,8 +22,6 @@ ARCHIVED_AFTER_DAYS = 90
 
 OF_CLIENTS = ("url", "token_file", "ca_file", "client_cert_file", "client_key_file")
 """Variables of the commands that ask a running service."""
-ARCHIVED_AFTER_DAYS = 90
-"""How old archived records are at least: PostgreSQL deletes no younger ones, whatever the service says."""
 
 
 class ServiceSettings(BaseSettings):
