@@ -28,6 +28,7 @@ from curator_service.releases.releases import Releases
 from curator_service.releases.sandboxes import Sandboxes
 from curator_service.reports.accounts import Accounts
 from curator_service.reports.feature_results import FeatureResults
+from curator_service.reports.letters import Letters
 from curator_service.reports.overviews import Overviews
 from curator_service.reports.privacy_reports import PrivacyReports
 from curator_service.settings import Settings
@@ -94,6 +95,7 @@ class Curator:
         self.privacy_reports = PrivacyReports(
             context, vault, self.accounts, self.dataset_accounts, self.overviews, previews
         )
+        self.letters = Letters(context, vault, self.budgets.uses, self.withholding)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings, self.runner)
         self.tunings = Tunings(context, vault, settings, self.budgets, self.runner)

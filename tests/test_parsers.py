@@ -26,10 +26,10 @@ OWN = {
         Releases._begin.work Sandboxes.make StoredRelease.of Studies.change.effect StudyUse.of
         TuningLogSummary.check Tunings._settle Tunings._view Tunings._work.check_unchanged Tunings._work.read
         Uploads._notes _DatasetLogSummary._fits_its_file _MessageLogSummary.check _ReplyLogSummary._check_refined
-        _answered _named_alike _reports _source _view changes_by_study check_release_of column_names dataset_view decide
-        decisions_of forecast_request guarantee_kind most_by_row named next_download overlaps_of prices_by_study
-        raise_caps reading_of report_of request_of scored_by_program spec_of start_forecast second_draws start_tuning
-        undecided view_of
+        _answered _named_alike _replies _reports _source _view changes_by_study check_release_of column_names
+        dataset_view decide decisions_of forecast_request guarantee_kind most_by_row named next_download overlaps_of
+        prices_by_study raise_caps reading_of report_of request_of scored_by_program spec_of start_forecast
+        second_draws start_tuning undecided view_of
     """,
     "modeler_service": """
         Modeler._view_of Modeler.recommendation Program.run RunRow.settings RunRow.stored_plan RunRow.study_view

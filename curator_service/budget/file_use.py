@@ -523,13 +523,16 @@ class FileUses:
             spec, balance = _spec_of(row.spec), ledger_lines.balance(db, row.id)
             if balance.total == balance.release or row.dataset_id not in units.numbers or not Prices.of(spec).by_record:
                 continue
-            release = store.release_id_of(db, row.id)
-            assert release is not None  # it has answered
-            at = self._order(db, row.id, release).rows
-            records = [record for record in units.records(row.dataset_id, unit) if record < len(at)]
-            rows = [int(at[record]) for record in records if at[record] >= 0]
+            rows = self.rows_of(db, row.id, units.records(row.dataset_id, unit))
             total += sum(of_row.total for of_row in ledger_lines.row_balances(db, row.id, rows).values())
         return total
+
+    def rows_of(self, db: Connection, study_id: str, records: Sequence[int]) -> list[int]:
+        """The rows of Z of those of these stored records that were released; none before the release."""
+        if not records or (release := store.release_id_of(db, study_id)) is None:
+            return []
+        at = self._order(db, study_id, release).rows
+        return [int(at[record]) for record in records if record < len(at) and at[record] >= 0]
 
     def of_other_units(self, db: Connection, dataset: Any) -> int:
         """The largest sums of answers about units of other kinds, added; 0 where there is one kind."""

@@ -170,28 +170,45 @@ def make_report(
         typer.echo(owner.report(identity).model_dump_json(indent=2))
 
 
+letters = typer.Typer(no_args_is_help=True, help="Signed letters to a person.")
+app.add_typer(letters, name="letter")
+
+
+@letters.command("verify")
 @reports.command("verify")
-def verify_report(
-    file: Annotated[Path, typer.Argument(help="A report, as JSON.")],
+def verify(
+    command: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A report or a letter, as JSON.")],
     key: Annotated[
         str | None, typer.Option(help="The curator's verifier key, from somewhere else than the file (GET /v1/meta).")
     ] = None,
 ) -> None:
-    """Check the signature of a privacy report: offline, anywhere. Exits with 3 if it is not valid.
+    """Check the signature of a report, or of a letter with its total and its proofs: offline. Exits with 3 if invalid.
 
     Example: blindopt-curator report verify report.json
     """
-    from blindopt.audit import signed_documents
+    from blindopt.audit import letters, signed_documents
     from blindopt.audit.checkpoints import Verifier
 
     with plain_errors():
-        report = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
-        verifier = Verifier.parse(key or report.log_key).follow(report.checkpoint)[1]
+        document: wire.PrivacyReport | wire.Letter
+        name, title = "report", wire.REPORT_TITLE
+        if command.parent is not None and command.parent.info_name == "letter":
+            name, title = "letter", wire.LETTER_TITLE
+            document = read_json(file, wire.SignedLetter, "a letter").letter
+        else:
+            document = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
+        verifier = Verifier.parse(key or document.log_key).follow(document.checkpoint)[1]
         signed = bodies.parse(read_text_file(file).encode(), JsonValue)
-        signed_documents.verify(verifier, wire.REPORT_TITLE, signed["report"], signed["signature"])
-        verifier.verify(report.checkpoint)
-    about = ", ".join(study.id for study in report.studies) or report.dataset.id
-    typer.echo(f"valid: report of {about}, made {report.made_at:%Y-%m-%d %H:%M:%S} UTC, signed by {verifier.vkey}")
+        signed_documents.verify(verifier, title, signed[name], signed["signature"])
+        log = verifier.verify(document.checkpoint).head
+        if isinstance(document, wire.Letter):
+            letters.check(document, log)
+            about = f"epsilon {document.epsilon or 'without a bound'}"
+        else:
+            about = ", ".join(study.id for study in document.studies) or document.dataset.id
+    made_at = f"{document.made_at:%Y-%m-%d %H:%M:%S} UTC"
+    typer.echo(f"valid: {name} of {about}, made {made_at}, signed by {verifier.vkey}")
     if key is None:
         typer.echo("the key is the one in the file: compare it with the curator's (--key, or GET /v1/meta)", err=True)
 

@@ -157,23 +157,32 @@ async def change_caps(page: Page, form: Form) -> Response:
 
 @pages.post("/studies/{study_id}:report", roles=("owner",))
 async def report_of_study(page: Page, form: Form) -> Response:
-    return await _report(page, form, f"/studies/{page.path['study_id']}", "Studies")
+    return await _signed(page, f"/studies/{page.path['study_id']}", "report")
 
 
 @pages.post("/datasets/{dataset_id}:report", roles=("owner",))
 async def report_of_dataset(page: Page, form: Form) -> Response:
-    return await _report(page, form, f"/datasets/{page.path['dataset_id']}", "Datasets")
+    return await _signed(page, f"/datasets/{page.path['dataset_id']}", "report")
 
 
-async def _report(page: Page, form: Form, where: str, listing: str) -> Response:
-    signed = await page.api.post(f"/v1{where}:report")
-    content = json.dumps(signed, indent=2).encode()  # the page and the file are of one report: attacks draw anew
+@pages.post("/datasets/{dataset_id}:letter", roles=("owner",))
+async def letter(page: Page, form: Form) -> Response:
+    return await _signed(page, f"/datasets/{page.path['dataset_id']}", "letter", {"record": form.integer("record")})
+
+
+_TITLES = {"report": "Privacy report", "letter": "Letter to a person"}
+
+
+async def _signed(page: Page, where: str, kind: str, body: dict[str, Any] | None = None) -> Response:
+    """The page and the file of one document: another request would make another one."""
+    signed = await page.api.post(f"/v1{where}:{kind}", body)
+    content, title, listing = json.dumps(signed, indent=2).encode(), _TITLES[kind], where.split("/")[1]
     return page.show(
-        "privacy_report.html",
-        title="Privacy report",
-        trail=[(listing, f"/{listing.lower()}")],
+        f"{title.lower().replace(' ', '_')}.html",
+        title=title,
+        trail=[(listing.capitalize(), f"/{listing}")],
         signed=signed,
-        name=file_name("privacy-report-" + where.rpartition("/")[2]) + ".json",
+        name=file_name(f"{title.lower().replace(' ', '-')}-{where.rpartition('/')[2]}") + ".json",
         digest=sha256(content).hexdigest(),
         download="data:application/json;base64," + base64.b64encode(content).decode(),
     )

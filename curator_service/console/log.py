@@ -42,6 +42,7 @@ _ACTS: Acts = {
     "grant.revoked": ("revoked the grant of {study_id} for {grant_id}",),
     "grant.rotated": ("issued a further token of {study_id} for {grant_id}",),
     "inbox.imported": ("imported a spreadsheet: {answered} answered, {declined} declined, {corrected} corrected",),
+    "letter.written": ("wrote a letter to a person in {dataset_id}",),
     "measurement.answered": ("entered measurements for {study_id}",),
     "measurement.corrected": ("corrected measurements for {study_id}",),
     "measurement.declined": ("declined measurements for {study_id}",),

@@ -99,10 +99,10 @@ def belief(release: Concrete, *, record: str | None = None, measured: Decimal | 
 def _share(epsilon: Decimal) -> str:
     """The largest belief, in words, never less than it is."""
     most = surest(epsilon)
-    return "practically certain" if most > 0.999 else f"at most {_percent_up(most)} % sure"
+    return "practically certain" if most > 0.999 else f"at most {percent_up(most)} % sure"
 
 
-def _percent_up(share: float) -> str:
+def percent_up(share: float) -> str:
     """A share in percent with three digits, never less than it is."""
     return exact(_DIGITS.multiply(Decimal(share), 100))
 
@@ -216,7 +216,7 @@ def consent(spec: wire.StudyCreate) -> str | None:
     first, most, unit = persons * wire.amount(spec.release.epsilon), persons * most, spec.release.sensitivity
     but = "" if spec.release.delta is None else f", except for events that delta {spec.release.delta!r} allows"
     changes = " or ".join(f"{feature.column} {feature.unit * unit:.3g}" for feature in spec.features)
-    before, after = _percent_up(surest(first)), _percent_up(surest(most))
+    before, after = percent_up(surest(first)), percent_up(surest(most))
     return (
         "You were chosen to be measured. A blurred copy of everybody's data was sent before: from it nobody who wavers "
         f"between two values of yours, {changes} apart, becomes surer than {before} %{but}. If you agree, your result "

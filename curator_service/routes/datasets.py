@@ -240,6 +240,17 @@ def report_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.SignedPri
     return curator.privacy_reports.of_dataset(dataset_id)
 
 
+@router.post("/{dataset_id}:letter")
+def write_letter(
+    dataset_id: DatasetId, body: wire.LetterCreate, caller: UnkeyedContextDep, curator: CuratorDep
+) -> wire.SignedLetter:
+    """Write a letter to a person: what left of her records, when, to whom, and what anyone can become sure of.
+
+    Stored nowhere. Logged as `letter.written`, with the digest of the letter, and not whose it is.
+    """
+    return curator.letters.write(caller, dataset_id, body)
+
+
 @router.post("/{dataset_id}:bounds", response_model=wire.PrivateBounds, responses=documented(403, 409))
 def find_bounds(
     dataset_id: DatasetId, body: wire.BoundsCreate, caller: RequestContextDep, curator: CuratorDep

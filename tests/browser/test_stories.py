@@ -228,6 +228,9 @@ def owner_opens_the_record(olga, vera, run):
     record = {name: float(value.replace(",", "")) for name, value, _ in (row.split("\t") for row in shown)}
     prices = sorted(price(area, built) for _, area, built in houses())
     assert price(record["area_m2"], record["built"]) >= prices[int(0.8 * len(prices))], record
+    olga.press("Write the letter")
+    expect(olga.page.locator("main")).to_contain_text("A blurred copy of your data was sent")
+    olga.audit()
     olga.open(decide)
     olga.page.get_by_label("Accepted").check()
     olga.press("Save")

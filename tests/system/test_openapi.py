@@ -442,6 +442,7 @@ def at_curator(curator, opened, small) -> World:
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/datasets/{dataset_id}:withhold": lambda body: {"record": 3},
+            "POST /v1/datasets/{dataset_id}:letter": lambda body: {"record": 3},
             "POST /v1/datasets/{dataset_id}:decide": lambda body: {"separate": body.get("separate") or "another month"},
             "POST /v1/datasets/{dataset_id}:clips": lambda body: {"columns": [column]},
             "POST /v1/datasets/{dataset_id}:bounds": lambda body: {"columns": [column], "epsilon": "40"},

@@ -67,13 +67,13 @@ class Withholding:
         compared: Comparisons = {}
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, dataset_id)
-            body = self._numbered(db, dataset, body)
-            self._same_people.spread(db, dataset, [self._unit(dataset, body)], compared)
+            unit = self.unit(db, dataset, body)
+            self._same_people.spread(db, dataset, [unit], compared)
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
             account = account_name(db, dataset)
-            unit, salt = self._unit(dataset, body), secrets.token_hex(16)
+            salt = secrets.token_hex(16)
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
                 withheld.withhold(db, account, unit, salt, stamp(self._context.clock()))
@@ -94,7 +94,7 @@ class Withholding:
         """The records that would be withheld. The reply has their labels, and is stored nowhere. Raises Invalid."""
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, dataset_id)
-            unit = self._unit(dataset, self._numbered(db, dataset, body))
+            unit = self.unit(db, dataset, body)
             stored = np.flatnonzero(of_units(self._vault, dataset, [unit]))[:_NAMED].tolist()
             count = len(withheld_records(db, self._vault, dataset_id))
             reading, numbers = reading_of(dataset), file_numbers(self._vault, dataset)
@@ -110,7 +110,7 @@ class Withholding:
         ]
         return wire.WithheldReply(dataset_id=dataset_id, records=count, named=named)
 
-    def _numbered(self, db: Connection, dataset: Any, body: wire.WithholdCreate) -> wire.WithholdCreate:
+    def _numbered(self, db: Connection, dataset: Any, body: wire.LetterCreate) -> wire.LetterCreate:
         """The same with the number of the record that a row of the file or a label names. Raises Invalid."""
         if body.file_row is not None:
             if (first := file_row(reading_of(dataset), 1)) is None:
@@ -134,8 +134,9 @@ class Withholding:
             rows = store.page(db, withheld.withheld, after=after, limit=limit, account=account)
             return [(row.seq, _view(row, reading)) for row in rows]
 
-    def _unit(self, dataset: Any, body: wire.WithholdCreate) -> str:
-        """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""
+    def unit(self, db: Connection, dataset: Any, body: wire.LetterCreate) -> str:
+        """The unit that a request names. Raises Invalid if the dataset has no such record or person; quotes neither."""
+        body = self._numbered(db, dataset, body)
         if body.record is not None:
             if body.record not in file_numbers(self._vault, dataset):
                 message = f"the dataset has {dataset.rows} records of the file, and this is none of them"

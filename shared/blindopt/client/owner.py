@@ -163,6 +163,11 @@ class Owner(ServiceClient):
         kind = "datasets" if study_or_dataset_id.startswith("ds_") else "studies"
         return self._post(f"/v1/{kind}/{study_or_dataset_id}:report", wire.SignedPrivacyReport)
 
+    def letter(self, dataset_id: str, record: int | None = None, *, person: str | None = None) -> wire.SignedLetter:
+        """A signed letter: what left of a ``record``, by its number in the file, or of a ``person``'s records."""
+        body = parsed(wire.LetterCreate, {"record": record, "person": person})
+        return self._post(f"/v1/datasets/{dataset_id}:letter", wire.SignedLetter, body)
+
     def archive_dataset(self, dataset_id: str, *, key: str | None = None) -> wire.DatasetView:
         """Refuse new studies on a dataset. Existing ones go on."""
         return self._post(f"/v1/datasets/{dataset_id}:archive", wire.DatasetView, None, key)

@@ -179,6 +179,8 @@ class ModelerMeta(Reply):
 
 REPORT_TITLE = "blindopt privacy report, version 1"
 """The title under which a report is signed."""
+LETTER_TITLE = "blindopt letter to a person, version 1"
+"""The title under which a letter is signed."""
 AUDIT_TITLE = "blindopt audit of drawn noise, version 1"
 """The title under which the transcript of an audit is signed."""
 
@@ -253,3 +255,56 @@ class SignedPrivacyReport(Reply):
 
     report: PrivacyReport = Field(description="The report.")
     signature: str = Field(description="A C2SP signed note: title and SHA-256 of the canonical JSON of report.")
+
+
+class LetterRecord(Reply):
+    """The record of an event in the curator's log, and the proof that the log of the letter's checkpoint holds it."""
+
+    number: int = Field(ge=0, lt=2**53, description="Number of the record in the log, from 0.")
+    leaf: Sha256 = Field(description="SHA-256 of 0x00 and the record's bytes.")
+    peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})*$", max_length=64 * 64)] = Field(
+        description="Frontier of the tree before the record, in hex: with the leaf, the log that ends with it."
+    )
+    proof: list[Sha256] = Field(max_length=128, description="That the log of the checkpoint begins so (RFC 6962).")
+    body: str | None = Field(max_length=1 << 20, description="Its bytes; null if they name others' candidates.")
+
+
+class LetterEvent(Reply):
+    """Something that used epsilon of the person. Counted is the most that may be hers, where nobody can tell."""
+
+    kind: Literal[
+        "release", "reused", "groups", "answer", "correction", "refine", "tuning", "bounds", "counted", "erased",
+        "files",
+    ] = Field(description="What left. Counted: in a study, an erased study, or other files.")  # fmt: skip
+    study: str = Field("", description="Name of the study.")
+    row: int | None = Field(None, description="Number of the person's candidate; null if it is about everybody.")
+    to: list[str] = Field([], description="Who received it.")
+    hidden: dict[str, float] = Field({}, description="By column, the largest change that a release hides, in its unit.")
+    charged_at: datetime | None = Field(None, description="When it was charged: before anything was drawn.")
+    sent_at: datetime | None = Field(None, description="When it was sent; null if nothing of it was.")
+    epsilon: str | None = Field(description="Epsilon that it used of the person; null: it is not in the total.")
+    log: LetterRecord | None = Field(None, description="Its record; null: there is none, or its archive is not there.")
+
+
+class Letter(Reply):
+    """What left of a record or a person, for the person."""
+
+    made_at: datetime = Field(description="When it was made.")
+    salt: str = Field(description="Random, so that the digest of the letter in the log reveals nothing.")
+    log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's log, which signs the letter.")
+    checkpoint: str = Field(description="Signed checkpoint of the curator's log: the letter is of this state.")
+    dataset_id: str = Field(description="ds_...")
+    unit: Literal["record", "person"] = Field(description="Whether it is about a record, or all records of a person.")
+    records: int = Field(description="The most records of one person, as studies without a column of persons declare.")
+    epsilon: str | None = Field(description="Sum of the events' epsilon; null: no finite bound.")
+    delta: str = Field(description="Sum of their deltas.")
+    surest: str | None = Field(description="Percent: the most that anybody who began with 50 can be sure of a value.")
+    withheld: bool = Field(description="Whether the owner measures and releases nothing of it from now on.")
+    events: list[LetterEvent] = Field(description="What left, study by study.")
+
+
+class SignedLetter(Reply):
+    """A letter and its signature, for `blindopt-curator letter verify`."""
+
+    letter: Letter = Field(description="The letter.")
+    signature: str = Field(description="A C2SP signed note: title and SHA-256 of the canonical JSON of letter.")

@@ -407,8 +407,8 @@ class DatasetErased(Reply):
     results: int = Field(description="Number of results of tunings and private bounds that were erased.")
 
 
-class WithholdCreate(Request):
-    """A record, or every record of a person, that is to be measured and released no more."""
+class LetterCreate(Request):
+    """A record, or every record of a person, that a letter is about."""
 
     record: int | None = Field(None, ge=1, lt=2**53, description="Number of the record in the dataset's file, from 1.")
     file_row: int | None = Field(None, ge=1, lt=2**53, description="The same as a spreadsheet numbers it.")
@@ -427,13 +427,17 @@ class WithholdCreate(Request):
         description="The person, as in the file's person column; it is not stored.",
     )
 
-    dry_run: bool = Field(False, description="Only name the records: nothing is withheld.")
-
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if sum(value is not None for value in (self.record, self.file_row, self.label, self.person)) != 1:
             raise ValueError("give record or file_row or label or person")
         return self
+
+
+class WithholdCreate(LetterCreate):
+    """A record, or every record of a person, that is to be measured and released no more."""
+
+    dry_run: bool = Field(False, description="Only name the records: nothing is withheld.")
 
 
 class RecordText(Reply):

@@ -12,6 +12,7 @@ from fractions import Fraction
 import pytest
 
 from blindopt import wire
+from blindopt.audit import letters
 from service_kit.store import audit_log
 from tests.curator_service.budget.file_of_records import CSV, FileOfRecords, N
 from tests.curator_service.budget.recomputed_account import (
@@ -85,6 +86,8 @@ class Acts:
         self.file = FileOfRecords(folder, csv=CSV_OF_PERSONS if persons else CSV, fields=fields, **settings)
         self.choose = random.Random(seed)
         self.choose_also, self.refined = random.Random(~seed), refined
+        self.beside = random.Random(seed)
+        """Whose letters are read."""
         self.datasets, self.columns, self.inboxes = [self.file.dataset], [], []
         self.queries: list[str] = []
         self._specs, self._orders = {}, {}
@@ -449,6 +452,8 @@ class Acts:
         assert tuple(map(Fraction, of_averages)) == self.of_kind["prior_average"]
         assert len(account.unbounded) == self.of_kind["none"][2]
         assert Fraction(account.delta) == delta
+        number = self.beside.randrange(N)
+        self.check_letter(everyone + units[PERSONS[number] if self.persons else number], number)
         if account.unbounded:
             assert (account.epsilon, account.everyone_epsilon) == (None, None)
             assert "at most" not in account.sentence
@@ -465,6 +470,17 @@ class Acts:
             assert worst <= Fraction(account.cap_epsilon)
         if account.cap_delta is not None:
             assert delta <= Fraction(account.cap_delta)
+
+    def check_letter(self, used: Fraction, number: int) -> None:
+        """The letter about a record, or its person, has what the log and the orders say, and its proofs hold."""
+        body = {"person": PERSONS[number]} if self.persons else {"record": number + 1}
+        path = f"/v1/datasets/{self.beside.choice(self.datasets)}:letter"
+        letter = wire.SignedLetter.model_validate_json(self.file.in_process.send("owner", "POST", path, json=body).text)
+        letter = letter.letter
+        head = self.file.in_process.context.signer.verifier.verify(letter.checkpoint).head
+        letters.check(letter, head)
+        assert letter.epsilon is None if self.of_kind["none"][2] else Fraction(letter.epsilon) == used
+        assert all(event.log for event in letter.events if event.kind not in ("counted", "files"))
 
 
 @pytest.mark.slow(every=2)

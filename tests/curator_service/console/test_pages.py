@@ -903,6 +903,19 @@ def test_a_privacy_report_is_a_page_to_print_and_a_signed_file(people, study):
     assert [sentence for sentence in reported.summary if sentence not in owner.shown] == []
 
 
+def test_the_page_of_a_record_writes_the_letter_to_its_person(people, study, dataset):
+    owner = people["owner"]
+    owner.get(f"/studies/{study[0]}")
+    owner.submit(f"/studies/{study[0]}:open_record", row="3")
+    owner.submit(f"/datasets/{dataset}:letter")
+    assert (owner.status, "What was sent about you" in owner.shown) == (200, True), owner.shown[-600:]
+    file = base64.b64decode(re.search(r'href="data:application/json;base64,([^"]+)"', owner.text)[1])
+    letter = wire.SignedLetter.model_validate_json(file).letter
+    assert hashlib.sha256(file).hexdigest() in owner.shown
+    assert f"Your epsilon is {letter.epsilon} in total" in owner.shown
+    assert "A blurred copy of your data was sent to" in owner.shown
+
+
 @pytest.mark.parametrize(("delta", "shown"), [("", False), ("1e-6", True)])
 def test_what_a_release_of_planar_laplace_means_is_shown_before_it_is_made(owner, dataset, delta, shown):
     owner.get(f"/studies/new?dataset={dataset}")
@@ -971,6 +984,7 @@ BUTTONS = {
     *(f"/datasets/{{dataset_id}}:{act}" for act in ("archive", "unarchive", "delete")),
     *(f"/studies/{{study_id}}:{act}" for act in ("archive", "unarchive", "delete")),
     "/datasets/{dataset_id}:report",
+    "/datasets/{dataset_id}:letter",
     "/inbox/{measurement_id}:undo",
     "/inbox/{measurement_id}:release_mean",
     "/inbox/{measurement_id}:try_again",

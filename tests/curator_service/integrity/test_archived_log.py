@@ -15,7 +15,7 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from blindopt import wire
-from blindopt.audit import merkle_log, reconciliation
+from blindopt.audit import letters, merkle_log, reconciliation
 from blindopt.audit import segments as files
 from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import sha256
@@ -166,6 +166,25 @@ def test_old_whole_segments_leave_the_database_and_verify_by_themselves(curator,
     with curator.context.database.read() as db:
         assert segments.size(db) == count * RECORDS
         assert [row.summary is None for row in segments.every(db)] == [True] * (count - 1) + [False]
+
+
+def test_a_letter_proves_charges_that_are_archived(archived):
+    with archived.context.database.read() as db:
+        order = archived.curator.released.of(db, archived.study).order
+    dataset = archived.call("owner", "GET", f"/v1/studies/{archived.study}")["spec"]["dataset_id"]
+    path, whose = f"/v1/datasets/{dataset}:letter", {"record": int(order[0]) + 1}
+    signed = wire.SignedLetter.model_validate_json(archived.send("owner", "POST", path, json=whose).text)
+    letter = signed.letter
+    assert [(event.kind, event.log is None) for event in letter.events] == [
+        ("release", False),
+        ("answer", False),
+        ("answer", False),
+    ]
+    letters.check(letter, archived.context.signer.verifier.verify(letter.checkpoint).head)
+    archived.file(0).unlink()
+    without = archived.call("owner", "POST", path, json=whose)["letter"]
+    assert [event["log"] is None for event in without["events"]] == [True, True, False]
+    assert without["epsilon"] == letter.epsilon
 
 
 # --- edits of what rests on archived records ----------------------------------------------------------

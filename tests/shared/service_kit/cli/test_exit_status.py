@@ -13,6 +13,7 @@ COMMANDS = [
     (2, "curator", "study create {text}"),
     (2, "modeler", "run --grant {text}"),
     (2, "curator", "report verify {text}"),
+    (2, "curator", "letter verify {text}"),
     (3, "curator", "audit verify {changed}"),
     (3, "modeler", "audit verify {changed}"),
     (3, "curator", "report verify {report}"),

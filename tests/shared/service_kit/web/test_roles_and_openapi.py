@@ -21,7 +21,7 @@ OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json", "/docs"}
 CHANGES_NOTHING = (
     ":report", ":clips", ":read", ":preview", ":check", "/v1/studies:forecast", ":verify", ":open_record",
     ":open_records",
-    ":open_group",
+    ":open_group", ":letter",
     "/v1/notices:test", "/v1/connections:test", "/v1/links/{link_id}:pull", "/v1/links/{link_id}:reply",
 )  # fmt: skip
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
@@ -122,6 +122,7 @@ ALLOWED = {
         f"PUT {STUDY}/labels": OWNER,
         f"PUT {GRANT}/log_quota": OWNER,
         "POST /v1/datasets/{dataset_id}:report": OWNER,
+        "POST /v1/datasets/{dataset_id}:letter": OWNER,
         "POST /v1/datasets/{dataset_id}:clips": OWNER,
         "POST /v1/datasets/{dataset_id}:withhold": OWNER,
         "POST /v1/datasets/{dataset_id}:decide": OWNER,
