@@ -993,8 +993,41 @@ BUTTONS = {
     "/tunings/{tuning_id}:cancel",
     "/log:verify",
     "/notices:test",
+    "/datasets/{dataset_id}:decide",
+    "/messages/{message_id}:open_records",
+    "/studies/{study_id}:answer_all",
 }
 """Targets of forms without a field to type in."""
+
+
+def test_home_lists_the_next_step_until_a_recommendation_was_decided_about(owner, service):
+    with Owner(service.url, service.token) as api, Measurer(service.url, service.token) as measurer:
+        dataset = api.upload(b"a,y\n1,2\n3,4\n5,6\n", name="steps", public=True)
+        outcome = wire.InboxMeasurement(question="How much?", direction="maximize")
+        draft = dataset.study("steps", features={"a": (0, 9)}, outcome=outcome, privacy="public", answers="exact")
+        opened = draft.release()
+        access = opened.grant("Acme").file
+        with StudyClient(service.url, access.token, opened.id) as vendor:
+            vendor.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0)]), key="a" * 8)
+            (item,) = [item for item in measurer.inbox if item.view.study_id == opened.id]
+            item.answer(2.0)
+            assert steps_of(owner)[4:] == ["done", ""]
+            said = {"kind": "recommendation", "mean": 2.25, "interval": [1.5, 3.0]}
+            sent = vendor.send_message(wire.RecommendationMessage(row=0, **said), key="b" * 8)
+            vendor.send_message(wire.RecommendationMessage(row=1, **said), key="c" * 8)
+        message = f"/messages/{wire.MessageView.model_validate_json(sent).id}"
+        assert steps_of(owner) == ["done"] * 5 + [message]
+        owner.get(message)
+        owner.submit(f"{message}:decide", decision="accepted")
+        assert steps_of(owner) == []
+        owner.get(message)
+        owner.submit(f"/studies/{opened.id}:open_record")
+        assert "It was measured once for vendors: 2. The vendor expected 2.25, from 1.5 to 3." in owner.shown
+        assert ("Next recommendation" in owner.shown, "Previous recommendation" in owner.shown) == (True, False)
+        owner.submit(f"/studies/{opened.id}:open_record")  # the first such form on the page
+        assert "Candidate 1 of steps" in owner.shown
+        assert "It was never measured for a vendor. The vendor expected 2.25" in owner.shown
+        assert "Previous recommendation" in owner.shown
 
 
 @pytest.mark.slow(sibling="test_start.py::test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path")
@@ -1040,33 +1073,3 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
             **({"features.0.column": COLUMNS[0], "kernel": "yes"} | dict.fromkeys(typed, garbage)),
         )
         assert console_errors.faults_of(owner.text) == [], step
-
-
-def test_home_lists_the_next_step_until_a_recommendation_was_decided_about(owner, service):
-    with Owner(service.url, service.token) as api, Measurer(service.url, service.token) as measurer:
-        dataset = api.upload(b"a,y\n1,2\n3,4\n5,6\n", name="steps", public=True)
-        outcome = wire.InboxMeasurement(question="How much?", direction="maximize")
-        draft = dataset.study("steps", features={"a": (0, 9)}, outcome=outcome, privacy="public", answers="exact")
-        opened = draft.release()
-        access = opened.grant("Acme").file
-        with StudyClient(service.url, access.token, opened.id) as vendor:
-            vendor.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0)]), key="a" * 8)
-            (item,) = [item for item in measurer.inbox if item.view.study_id == opened.id]
-            item.answer(2.0)
-            assert steps_of(owner)[4:] == ["done", ""]
-            said = {"kind": "recommendation", "mean": 2.25, "interval": [1.5, 3.0]}
-            sent = vendor.send_message(wire.RecommendationMessage(row=0, **said), key="b" * 8)
-            vendor.send_message(wire.RecommendationMessage(row=1, **said), key="c" * 8)
-        message = f"/messages/{wire.MessageView.model_validate_json(sent).id}"
-        assert steps_of(owner) == ["done"] * 5 + [message]
-        owner.get(message)
-        owner.submit(f"{message}:decide", decision="accepted")
-        assert steps_of(owner) == []
-        owner.get(message)
-        owner.submit(f"/studies/{opened.id}:open_record")
-        assert "It was measured once for vendors: 2. The vendor expected 2.25, from 1.5 to 3." in owner.shown
-        assert ("Next recommendation" in owner.shown, "Previous recommendation" in owner.shown) == (True, False)
-        owner.submit(f"/studies/{opened.id}:open_record")  # the first such form on the page
-        assert "Candidate 1 of steps" in owner.shown
-        assert "It was never measured for a vendor. The vendor expected 2.25" in owner.shown
-        assert "Previous recommendation" in owner.shown

@@ -128,6 +128,7 @@ REQUESTS = [
     (wire.Reach, {"name": "reach", "optimism": 1.0}),
     (wire.BudgetMessage, {"kind": "budget", "more": {"queries": 50}, "note": "one\ntwo"}),
     (wire.MessageDecision, {"decision": "declined", "word": "not this year"}),
+    (wire.LetterCreate, {"record": 7}),
     (wire.BudgetRaise, {"budget": {"queries": 150}, "reason": "agreed"}),
     (wire.RecordChoice, {"row": 0}),
     (wire.Labels, {"note": "one\ntwo", "tags": ["pilot", "second try"]}),
