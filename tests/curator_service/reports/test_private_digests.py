@@ -41,6 +41,7 @@ DIGESTS = {
     "message_sha256": "a vendor's message",
     "word_sha256": "the owner's word about it",
     "outcome_sha256": "the outcome of a tuning",
+    "letter_sha256": "a letter to a person",
     # of logs, keys and random text
     "leaf": "a record of a log",
     "peaks": "records of a log",
