@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse
 from blindopt import wire
 from blindopt.audit.checkpoints import Signer
 from blindopt.client import Measurer, Owner, StudyClient, Vendor
+from blindopt.client.owner import ReleasedStudy
 from blindopt.errors import Remote
 from tests.curator_service.queries.inbox.measured_study import draft as inbox_draft
 from tests.curator_service.tuning_case import registered
@@ -363,6 +364,7 @@ def at_curator(curator, opened, small) -> World:
         capped = opened.view.spec.model_copy(update={"budget": wire.Budget(queries=1)})
         owner.release(raised := owner.create_study(capped).id)
         owner.release(grouped := owner.create_study(_of_groups(opened.view.spec)).id)
+        ReleasedStudy(owner, grouped).answer_all()
         granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
         grants = [grant.id for grant in granted[:2]]
         signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
@@ -399,6 +401,7 @@ def at_curator(curator, opened, small) -> World:
         ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
+    sound = real | {"release": {"epsilon": "1"}, **EXACT}  # a made-up release may be of 0, and refused
     caps, drafted = itertools.count(2), itertools.count()
     column = {"column": small.names[0], "outer": [-10.0, 10.0]}
     return World(
@@ -433,6 +436,8 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/studies/{study_id}:preview": {"study_id": [previewed]},
             "POST /v1/studies/{study_id}:open_group": {"study_id": [grouped]},
             "GET /v1/studies/{study_id}/groups": {"study_id": [grouped]},
+            "POST /v1/studies/{study_id}:answer_all": {"study_id": [grouped]},
+            "GET /v1/studies/{study_id}/answers": {"study_id": [grouped]},
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
             "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},
@@ -450,11 +455,11 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/uploads/{upload_id}:read": lambda body: {"columns": ["a"]},
             # What is made up may not go together: the first one does.
             "POST /v1/studies": lambda body: body | real | {"budget": {}} if next(drafted) else spec,
-            "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
+            "POST /v1/studies:check": lambda body: body | sound | {"budget": {}},
             # One and the same: each set of public inputs has a forecast of its own.
-            "POST /v1/studies:forecast": lambda body: {"name": "n", **real, "release": {"epsilon": "1"}, **EXACT},
+            "POST /v1/studies:forecast": lambda body: {"name": "n", **sound},
             # Once: then it is another draft, and 409.
-            "PUT /v1/studies/{study_id}": lambda body: body | real | {"budget": {}, "replaces": read},
+            "PUT /v1/studies/{study_id}": lambda body: body | sound | {"budget": {}, "replaces": read},
             "POST /v1/studies/{study_id}:release": lambda body: {"spec_sha256": read},  # all are alike
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
             "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
