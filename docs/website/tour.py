@@ -157,8 +157,10 @@ def _study(owner: Owner) -> str:
     owner.discard_upload(upload.id)
     dataset = owner.upload(_houses(1, 600), name="House sales", columns=["area_m2", "built", "price"])
     path = f"/v1/datasets/{dataset.id}"
-    for item in ("/v1/datasets", path, f"{path}/account", f"{path}/withheld"):
+    for item in ("/v1/datasets", path, f"{path}/account", f"{path}/withheld", f"{path}/picture"):
         _call(owner, "GET", item)
+    half = owner.upload(b"\n".join(_houses(1, 600).split(b"\n")[:301]), name="House sales until May")
+    _call(owner, "POST", f"/v1/datasets/{half.id}:decide", {"continues": [dataset.id]})
     owner.withhold(dataset.id, 17)
     _call(owner, "GET", f"{path}/withheld")
     _call(owner, "PUT", f"{path}/account/caps", {"epsilon": "8", "delta": None})
@@ -212,6 +214,7 @@ def _vendor(folder: Path, owner: Owner, vendor: Vendor, study: str) -> None:
     spare = _call(owner, "POST", f"{path}/grants", {"name": "Another vendor"})
     more = _call(owner, "POST", f"{path}/grants/{spare['id']}:rotate", {"expires_in_days": 30})
     _call(owner, "POST", f"{path}/grants/{spare['id']}/tokens/{more['token'].split('.')[0].split('_')[1]}:revoke")
+    _call(owner, "PUT", f"{path}/grants/{spare['id']}/log_quota", {"bytes_per_day": 50_000_000})
     owner.grants(study)
     owner.revoke(study, spare["id"])
 
@@ -289,6 +292,7 @@ def _measuring(folder: Path, owner: Owner, measurer: Measurer) -> None:
             _call(vendor, "POST", f"{path}/queries", {"rows": [{"row": row, "plays": 2 - row}]})["id"] for row in (0, 1)
         ]
         _call(vendor, "GET", f"{path}/queries/{queries[0]}", wait=0)
+        sent = _call(vendor, "POST", f"{path}/messages", {"kind": "recommendation", "row": 1})["id"]
     for item in ("/v1/inbox", "/v1/inbox/system", "/v1/inbox.csv"):
         _call(measurer, "GET", item)
     _call(measurer, "GET", "/v1/inbox/events", seconds=0.2)
@@ -304,6 +308,7 @@ def _measuring(folder: Path, owner: Owner, measurer: Measurer) -> None:
     decline = {"measurement_ids": items[queries[1]], "reason": "unavailable"}
     _call(measurer, "POST", f"/v1/queries/{queries[1]}:decline", decline)
     _call(owner, "POST", f"/v1/studies/{study.id}:open_record", {"row": 0})
+    _call(owner, "POST", f"/v1/messages/{sent}:open_records")
 
 
 def _tuning(owner: Owner) -> None:
