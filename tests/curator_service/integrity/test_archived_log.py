@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,8 +33,11 @@ from tests import postgres
 from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
+from tests.docs.snippets import run_by
 
 CSV = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i, 40 - i, i % 7) for i in range(40))
+(PAGE,) = run_by("tests/curator_service/integrity/test_archived_log.py")
+VERIFY, PROVE = PAGE.text.splitlines()
 RECORDS = 16
 OLD = timedelta(days=91)
 
@@ -463,13 +467,15 @@ def test_a_segment_made_by_hand_with_the_right_digest_and_a_wrong_record_is_foun
 
 def test_without_a_file_the_tables_are_compared_with_the_summary_and_verify_says_so(archived):
     run = partial(subprocess.run, capture_output=True, text=True, check=False)
-    command = [sys.executable, "-m", "curator_service", "audit", "verify"]
+    program = [sys.executable, "-m", "curator_service"]
+    command = [*program, "audit", "verify"]
     settings = {"DATA_DIR": str(archived.settings.data_dir), **postgres.settings_for(archived.settings.data_dir)}
     environment = os.environ | {f"BLINDOPT_CURATOR_{name}": value for name, value in settings.items()}
     whole = run(command, env=environment)
     assert whole.returncode == 0, whole.stderr
     assert "verified from their files" in whole.stdout
-    alone = run([*command, str(archived.file(1))], env=environment)
+    line = VERIFY.replace("log-000003", "log-000001").replace("$LOG_KEY", archived.context.signer.first.vkey)
+    alone = run([*program, *shlex.split(line)[1:]], env=environment, cwd=archived.settings.data_dir)
     assert alone.stdout.startswith("records 16 to 31 of blindopt-curator, root "), alone
     archived.file(1).unlink()
     partly = run(command, env=environment)
@@ -661,7 +667,7 @@ def test_proofs_between_live_sizes_need_no_archived_record_and_older_ones_its_fi
     path = "/v1/audit/consistency"
     refused(archived.send("owner", "GET", f"{path}?first={size - 1}&second={end}"))
     monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(archived.settings.data_dir))
-    printed = CliRunner().invoke(curator_cli.app, ["audit", "prove", "5", str(end)])
+    printed = CliRunner().invoke(curator_cli.app, shlex.split(PROVE.replace("1000 200000", f"5 {end}"))[1:])
     assert printed.exit_code == 0, printed.output
     nodes = [bytes.fromhex(line) for line in printed.stdout.split()]
     heads = [merkle_log.Head(n, merkle_log.root(frontier(leaves[:n])).hex()) for n in (5, end)]
