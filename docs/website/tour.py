@@ -330,9 +330,9 @@ def _tuning(owner: Owner) -> None:
         "caps": {"epsilon": "3"},
     }
     _call(owner, "POST", "/v1/tunings:preview", tuning)
-    started = _call(owner, "POST", "/v1/tunings", tuning)
-    owner.wait_tuning(started["id"], timeout_s=120)
-    owner.cancel_tuning(_call(owner, "POST", "/v1/tunings", tuning)["id"])
+    first, waiting = (_call(owner, "POST", "/v1/tunings", tuning)["id"] for _ in range(2))
+    owner.cancel_tuning(waiting)  # while the first starts its process
+    owner.wait_tuning(first, timeout_s=120)
     owner.tunings()
 
 
@@ -345,6 +345,7 @@ def _after(owner: Owner, study: str) -> None:
     _call(owner, "GET", f"/v1/datasets/{dataset}/account")
     _call(owner, "POST", f"{path}:report")
     _call(owner, "POST", f"/v1/datasets/{dataset}:report")
+    _call(owner, "POST", f"/v1/datasets/{dataset}:letter", {"record": 18})
     more = {"budget": {"queries": 100}, "reason": "The vendor asked for 50 more queries."}
     _call(owner, "PUT", f"{path}/budget", more)
     for verb in ("close", "archive", "unarchive"):
