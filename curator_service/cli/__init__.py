@@ -6,7 +6,7 @@ A command imports what it needs when it runs: `token` and `audit` do without the
 import json
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import JsonValue
@@ -21,6 +21,10 @@ from service_kit.cli import streams
 from service_kit.cli.main import build, finish
 from service_kit.cli.program import CHECK_FAILED, plain_errors, read_json
 from service_kit.cli.remote import TokenFile, Url
+
+if TYPE_CHECKING:
+    from blindopt.audit.checkpoints import Verifier
+    from blindopt.audit.merkle_log import Head
 
 app = build(PROGRAM)
 for name, commands in (*daily.COMMANDS.items(), ("link", links.cli)):
@@ -174,41 +178,60 @@ letters = typer.Typer(no_args_is_help=True, help="Signed letters to a person.")
 app.add_typer(letters, name="letter")
 
 
-@letters.command("verify")
+_KEY_HELP = "The curator's verifier key, from somewhere else than the file (GET /v1/meta)."
+
+
 @reports.command("verify")
 def verify(
-    command: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A report or a letter, as JSON.")],
-    key: Annotated[
-        str | None, typer.Option(help="The curator's verifier key, from somewhere else than the file (GET /v1/meta).")
-    ] = None,
+    file: Annotated[Path, typer.Argument(help="A report, as JSON.")],
+    key: Annotated[str | None, typer.Option(help=_KEY_HELP)] = None,
 ) -> None:
-    """Check the signature of a report, or of a letter with its total and its proofs: offline. Exits with 3 if invalid.
+    """Check the signature of a report: offline. Exits with 3 if invalid.
 
     Example: blindopt-curator report verify report.json
     """
-    from blindopt.audit import letters, signed_documents
-    from blindopt.audit.checkpoints import Verifier
+    with plain_errors():
+        report = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
+        verifier = _checked(file, key, report, "report", wire.REPORT_TITLE)[0]
+    about = ", ".join(study.id for study in report.studies) or report.dataset.id
+    _echo_valid(f"report of {about}", report, verifier, key)
+
+
+@letters.command("verify")
+def verify_letter(
+    file: Annotated[Path, typer.Argument(help="A letter, as JSON.")],
+    key: Annotated[str | None, typer.Option(help=_KEY_HELP)] = None,
+) -> None:
+    """Check the signature of a letter, its total and its proofs: offline. Exits with 3 if invalid.
+
+    Example: blindopt-curator letter verify letter.json
+    """
+    from blindopt.audit import letters
 
     with plain_errors():
-        document: wire.PrivacyReport | wire.Letter
-        name, title = "report", wire.REPORT_TITLE
-        if command.parent is not None and command.parent.info_name == "letter":
-            name, title = "letter", wire.LETTER_TITLE
-            document = read_json(file, wire.SignedLetter, "a letter").letter
-        else:
-            document = read_json(file, wire.SignedPrivacyReport, "a privacy report").report
-        verifier = Verifier.parse(key or document.log_key).follow(document.checkpoint)[1]
-        signed = bodies.parse(read_text_file(file).encode(), JsonValue)
-        signed_documents.verify(verifier, title, signed[name], signed["signature"])
-        log = verifier.verify(document.checkpoint).head
-        if isinstance(document, wire.Letter):
-            letters.check(document, log)
-            about = f"epsilon {document.epsilon or 'without a bound'}"
-        else:
-            about = ", ".join(study.id for study in document.studies) or document.dataset.id
-    made_at = f"{document.made_at:%Y-%m-%d %H:%M:%S} UTC"
-    typer.echo(f"valid: {name} of {about}, made {made_at}, signed by {verifier.vkey}")
+        letter = read_json(file, wire.SignedLetter, "a letter").letter
+        verifier, head = _checked(file, key, letter, "letter", wire.LETTER_TITLE)
+        letters.check(letter, head)
+    _echo_valid(f"letter of epsilon {letter.epsilon or 'without a bound'}", letter, verifier, key)
+
+
+def _checked(
+    file: Path, key: str | None, document: wire.PrivacyReport | wire.Letter, field: str, title: str
+) -> "tuple[Verifier, Head]":
+    """The verifier of a signed document's file, and the log's head of its checkpoint."""
+    from blindopt.audit import signed_documents
+    from blindopt.audit.checkpoints import Verifier
+
+    verifier = Verifier.parse(key or document.log_key).follow(document.checkpoint)[1]
+    signed = bodies.parse(read_text_file(file).encode(), JsonValue)
+    signed_documents.verify(verifier, title, signed[field], signed["signature"])
+    return verifier, verifier.verify(document.checkpoint).head
+
+
+def _echo_valid(
+    subject: str, document: wire.PrivacyReport | wire.Letter, verifier: "Verifier", key: str | None
+) -> None:
+    typer.echo(f"valid: {subject}, made {document.made_at:%Y-%m-%d %H:%M:%S} UTC, signed by {verifier.vkey}")
     if key is None:
         typer.echo("the key is the one in the file: compare it with the curator's (--key, or GET /v1/meta)", err=True)
 

@@ -62,6 +62,7 @@ _SPELLED = {
     r"^[^\x00-\x20\x7f,]([^\x00-\x1f\x7f,]*[^\x00-\x20\x7f,])?$": "must have no comma, and no space at its ends",
     r"^[0-9]{1,6}(\.[0-9]{1,12})?$": 'must be a decimal number without sign or exponent, in quotes, such as "2.5"',
     r"^([0-9a-f]{64})+$": "must be hexadecimal digits, 64 for each node",
+    r"^([0-9a-f]{64})*$": "must be hexadecimal digits, 64 for each node, or empty",
     r"^[0-9a-f]{0,64}$": "must be at most 64 hexadecimal digits",
     r"^[\x21-\x7e]+$": "must be a token, without spaces",
     r"^(https?|link)://[!-~]+$": "must be an address such as https://curator.example",

@@ -52,7 +52,7 @@ def test_a_role_without_the_rights_erases_a_dataset_and_can_change_nothing_else(
     used(file)
     database = file.in_process.context.database
     database.check_writable()
-    assert {kind for _, kind in marked(file)} == {"text", "double"}
+    assert {kind for _, kind in marked(file)} == {"text", "double", "estimate"}
 
     def change(db, statement):
         db.exec_driver_sql("SELECT set_config('blindopt.unguarded', '*', true)")
