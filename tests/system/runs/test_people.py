@@ -41,18 +41,25 @@ def test_a_measurer_sees_how_probably_each_outcome_is_good_by_the_vendors_model(
     """The oracle: the normal probability of the moments that the run exports. A run for the best says nothing."""
     level = float(np.quantile(small.y, 0.9))
     opened = parties.opened(goal=wire.FindMany(threshold=level))
-    seen = {}  # by record; nobody declines
-    with parties.somebody(opened[0], declines=lambda item: seen.update({item.record: item.probability})):
+
+    def by_record(pair):
+        return pair[0], -1 if pair[1] is None else pair[1]
+
+    seen = {}  # by measurement, since a record may be chosen again; nobody declines
+    with parties.somebody(opened[0], declines=lambda item: seen.update({item.id: (item.record, item.probability)})):
         wish = {"iterations": 4, "batch_size": 2, "algorithm": wire.AUTO}
         many = parties.vendor.wait(parties.start(opened, **wish), timeout_s=240)
         stated, seen = seen, {}
         best = parties.vendor.wait(parties.start(opened, iterations=2, goal=wire.BEST, seed=5), timeout_s=240)
     z = npy_files.load(parties.modeler.data / "candidates" / f"{many.study.release_sha256}.npy")
     order, trials = small.place_of(z), parties.vendor.export(many.id).trials
-    expected = [None if trial.mean is None else norm.sf(level, trial.mean, trial.sd) for trial in trials]
-    assert [stated[order[trial.row] + 1] for trial in trials] == [p and pytest.approx(p, abs=1e-5) for p in expected]
+    expected = [None if trial.mean is None else float(norm.sf(level, trial.mean, trial.sd)) for trial in trials]
+    of_trials = [(int(order[trial.row]) + 1, p) for trial, p in zip(trials, expected, strict=True)]
+    pairs = zip(*(sorted(each, key=by_record) for each in (stated.values(), of_trials)), strict=True)
+    for (record, probability), (other, p) in pairs:
+        assert (record, probability) == (other, p and pytest.approx(p, abs=1e-5))
     assert [p is None for p in expected] == [True] * 2 + [False] * 4
-    assert list(seen.values()) == [None] * 4
+    assert [probability for _, probability in seen.values()] == [None] * 4
     parties.check(opened[0], many.id, best.id, folder=tmp_path)
 
 
