@@ -19,6 +19,9 @@ def services(make_service, tmp_path_factory):
         yield services
 
 
+@pytest.mark.slow(
+    sibling="test_find_many.py::test_a_run_follows_the_goal_of_the_study_and_the_owner_opens_all_that_it_found"
+)
 def test_many_patients_are_looked_for_and_opened_as_a_table_and_a_file(services, browser):
     olga, vera = (Person(browser, services.address_of(name), name) for name in ("olga", "vera"))
     grant = owner_opens_a_study(
