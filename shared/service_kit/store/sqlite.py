@@ -77,6 +77,7 @@ class Sqlite:
         log.info("the database of an old version is written anew, once: that takes minutes for a million records")
         try:
             raw(db).execute("VACUUM")
+            raw(db).execute("PRAGMA wal_checkpoint(TRUNCATE)")  # or the file keeps the old pages until a later one
         except sqlite3.DatabaseError as error:
             log.warning("the database could not be written anew: %s", type(error).__name__)
 

@@ -120,8 +120,10 @@ def test_only_a_file_that_may_hold_what_was_deleted_is_written_anew(old, version
             patch.setattr(Sqlite, "rewrite", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 reopened(old, after(column())[0], migrations)
-    reopened(old, after(column())[0], migrations)
-    assert (b"a secret of long ago" in old.read_bytes()) == stays
+    with closing(sqlite3.connect(old)) as beside:  # as a console of the database, or a copy that is under way
+        assert beside.execute("SELECT count(*) FROM messages").fetchone() == (2,)
+        reopened(old, after(column())[0], migrations)
+        assert (b"a secret of long ago" in old.read_bytes()) == stays
     assert of(old, "SELECT body FROM messages") == [("a",), ("bcd",)]
 
 
