@@ -143,6 +143,16 @@ GOALS = (
     ),
     Goal("a hostile frame refused / a query", "refusals", "Refusals", "the head of a frame", "queries", most=10),
     Goal("a hostile grant file refused / a query", "refusals", "Refusals", "a file grant.json", "queries", most=10),
+    *(
+        Goal(f"/healthz, ms at p99: {name}", "refusals", "/healthz", name, "p99 ms", most=50)
+        for name in (
+            "curator, hostile queries",
+            "curator, hostile countersignatures",
+            "curator, hostile modelers",
+            "modeler, hostile pulls",
+            "modeler, hostile replies",
+        )
+    ),
     Goal("verify 100,000 records, s", "log", "A log of", "python -m curator_service audit verify", "seconds", most=4),
     Goal("release of 1,000,000 x 20, s", "release", "Gaussian release of 1000000", "draw and publish", "s", most=75),
     Goal("choices of parts, in both precisions, equal of 8", "engines", "Rows, ties", "batch", "equal", 8),

@@ -19,7 +19,7 @@ QUERIES = 200
 IDLE_SECONDS = 61.0
 
 
-def _linked(folder: Path, owner: Server, token: str, vendor: Server) -> str:
+def linked(folder: Path, owner: Server, token: str, vendor: Server) -> str:
     """Link the curator to the modeler; return the address that runs use."""
     for name, words in (
         ("modeler", ["link", "create", "bench", "--url", vendor.url, "--save", "link.json"]),
@@ -63,7 +63,7 @@ def tables() -> list[Table]:
     """Measure runs in turn over a socket and over a link, then one over a link that was idle for a minute."""
     with scratch() as folder, curator(folder, SETTINGS) as (owner, token), modeler(folder, {}) as (vendor, own):
         study, (grant,) = study_of(owner.url, token, 1)
-        ways = {"socket": owner.url, "link": _linked(folder, owner, token, vendor)}
+        ways = {"socket": owner.url, "link": linked(folder, owner, token, vendor)}
         times: dict[str, list[list[float]]] = {way: [] for way in ways}
         with Vendor(vendor.url, own, timeout_s=60) as client:
             for number in range(ROUNDS + 1):

@@ -31,6 +31,7 @@ class Target:
     tokens: list[str]
     body: str
     status: int = 201
+    media: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,13 @@ def run(target: Target, requests: int) -> Load:
 class _Connection:
     """A keep-alive connection with one open request."""
 
-    def __init__(self, port: int, path: str, token: str, body: bytes) -> None:
+    def __init__(self, target: Target, token: str) -> None:
+        port, body = target.port, target.body.encode()
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
-            f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            f"POST {target.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
+            f"Authorization: Bearer {token}\r\nContent-Type: {target.media}\r\nContent-Length: {len(body)}\r\n"
         )
         # Idempotency-Key and X-Request-ID are fresh for every request.
         self._before, self._after = head.encode() + b"Idempotency-Key: ", b"\r\nX-Request-ID: "
@@ -107,7 +109,7 @@ def _round(target: Target, requests: int) -> Load:
     poll, connections = select.epoll(), {}
     latencies: list[float] = []
     for token in target.tokens:
-        connection = _Connection(target.port, target.path, token, target.body.encode())
+        connection = _Connection(target, token)
         poll.register(connection.socket, select.EPOLLIN)
         connections[connection.socket.fileno()] = connection
     cpu, begun, remaining = time.process_time(), time.perf_counter(), requests

@@ -1,33 +1,41 @@
-"""What the refusal of a hostile message costs, beside a query, and how long others wait beside hostile peers."""
+"""What the refusal of a hostile message costs, beside a query, and how long others wait beside hostile peers.
+
+How long others wait is a time by the clock: on a machine with other work run this under ``chrt --rr 1``.
+"""
 
 import json
+import multiprocessing
+import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import start
-from benchmarks.exchange import QUERY, SETTINGS
+from benchmarks import link
+from benchmarks.exchange import QUERY, SETTINGS, study_of
 from benchmarks.filled_curator import FilledCurator
 from benchmarks.load import Target, run
-from benchmarks.server import Failed, curator, scratch
+from benchmarks.server import Failed, Server, curator, modeler, scratch
 from benchmarks.table import Cell, Table
 from blindopt import bodies, wire
-from blindopt.client import link
+from blindopt.client.link import PULLED_MAX_BYTES
 from blindopt.errors import Invalid
 from blindopt.wire.answer import NONE
 
 QUERIES, ROUNDS = 2_000, 20
-PEERS, REQUESTS, LEAST = 3, 3_000, 1_000
-"""Peers at once, their requests, and the fewest requests of another client for /healthz."""
+PEERS, REQUESTS, SECONDS, LEAST = 3, 3_000, 6.0, 1_000
+"""Peers at once, their requests or time, and the fewest requests of another client for /healthz."""
+OF_MODELER = {name.replace("CURATOR", "MODELER"): value for name, value in SETTINGS.items()}
 UNKNOWN = {
     "the head of a frame": (wire.LinkReply, wire.LINK_HEAD_BYTES),
     "the body of a query": (wire.QueryRequest, wire.LINK_HEAD_BYTES),
-    "requests over a link": (wire.LinkRequests, link.PULLED_MAX_BYTES),
+    "requests over a link": (wire.LinkRequests, PULLED_MAX_BYTES),
     "a problem document": (wire.Problem, wire.LINK_HEAD_BYTES),
     "a file grant.json": (wire.GrantFile, wire.GRANT_FILE_MAX_BYTES),
 }
@@ -52,26 +60,71 @@ def _unknown(size: int) -> str:
 
 
 def beside_peers() -> Table:
-    """Measure /healthz for one client, alone, beside peers that query, and beside as many hostile ones."""
-    rows: list[list[Cell]] = []
-    with scratch() as folder:
-        study, token = start.filled(folder / "curator-data", 100)
-        with curator(folder, SETTINGS) as (server, _):
-            path, tokens = f"/v1/studies/{study}/queries", [token] * PEERS
-            querying = Target(server.port, path, tokens, QUERY.model_dump_json())
-            hostile = Target(server.port, path, tokens, _unknown(wire.LINK_HEAD_BYTES), status=422)
-            beside = {"alone": None, f"{PEERS} peers that query": querying, f"{PEERS} hostile peers": hostile}
-            for name, target in beside.items():
-                times = _health(server.port, target)
-                p50, p99 = (float(np.quantile(times, share)) for share in (0.5, 0.99))
-                rows.append([name, len(times), p50, p99, p99 / float(rows[0][3] or p99) if rows else 1.0])
-    return Table("/healthz beside peers", ["beside", "requests", "p50 ms", "p99 ms", "p99 to that alone"], rows)
+    """Measure /healthz for one client, alone, and beside peers at each input: some that query, others hostile."""
+    head, rows = _unknown(wire.LINK_HEAD_BYTES), list[list[Cell]]()
+    with scratch() as folder, curator(folder, SETTINGS) as (owner, token), modeler(folder, OF_MODELER) as (vendor, _):
+        study, grants = study_of(owner.url, token, 1)
+        link.linked(folder, owner, token, vendor)
+        own = wire.LinkFile.model_validate_json((folder / "link.json").read_bytes())
+        queries = Target(owner.port, f"/v1/studies/{study}/queries", grants * PEERS, QUERY.model_dump_json())
+        unread = replace(queries, body=head, status=422)
+        at_link = replace(unread, port=vendor.port, path=f"/v1/links/{own.id}:pull", tokens=[own.token] * PEERS)
+        replies = replace(at_link, path=at_link.path.replace("pull", "reply"), media="application/octet-stream")
+        notes = replace(unread, path="/v1/audit/countersignatures", body=_unknown(16 << 10))
+        works: list[tuple[str, Server, Callable[[], object]]] = [
+            ("curator, alone", owner, lambda: None),
+            ("curator, peers that query", owner, lambda: run(queries, REQUESTS)),
+            ("curator, hostile queries", owner, lambda: run(unread, REQUESTS)),
+            ("curator, hostile countersignatures", owner, lambda: run(notes, REQUESTS)),
+            ("curator, hostile modelers over links", owner, lambda: _pulled(folder, own)),
+            ("modeler, alone", vendor, lambda: None),
+            ("modeler, hostile pulls of a link", vendor, lambda: run(at_link, REQUESTS)),
+            ("modeler, hostile replies over a link", vendor, lambda: run(replies, REQUESTS)),
+        ]
+        alone = 1.0
+        for name, server, work in works:
+            times = _health(server.port, work)
+            p50, p99 = (float(np.quantile(times, share)) for share in (0.5, 0.99))
+            alone = p99 if name.endswith("alone") else alone
+            rows.append([name, len(times), p50, p99, p99 / alone])
+    return Table("/healthz beside peers", ["what", "requests", "p50 ms", "p99 ms", "p99 to that alone"], rows)
 
 
-def _health(port: int, target: Target | None) -> list[float]:
-    """Milliseconds of each request, LEAST at least, until the peers have ended."""
+def _pulled(folder: Path, own: wire.LinkFile) -> None:
+    """Let the curator have links to modelers that answer each pull at once with all that it may hold, for a while."""
+    request = {"method": "GET", "target": "/", "headers": {}, "body": "A" * 80_000}
+    requests = [request | {"id": secrets.token_hex(16)} for _ in range(wire.LINK_PULLED_MAX)]
+    body = json.dumps({"requests": requests}).encode()
+
+    class Modeler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Modeler) as hostile:
+        process = multiprocessing.get_context("fork").Process(target=hostile.serve_forever)
+        process.start()
+        links = [
+            own.model_dump() | {"id": f"usr_{number:016x}", "url": f"http://127.0.0.1:{hostile.server_port}"}
+            for number in range(PEERS)
+        ]
+        (folder / "curator-data" / "links.json").write_text(json.dumps(links), encoding="utf-8")
+        time.sleep(SECONDS)
+        process.kill()
+        process.join()
+
+
+def _health(port: int, work: Callable[[], object]) -> list[float]:
+    """Milliseconds of each request, LEAST at least, until what is done beside has ended."""
     times: list[float] = []
-    peers = threading.Thread(target=lambda: target and run(target, REQUESTS))
+    peers = threading.Thread(target=work)
     client = HTTPConnection("127.0.0.1", port)
     peers.start()
     while peers.is_alive() or len(times) < LEAST:
