@@ -13,5 +13,4 @@ from service_kit.store.base import Clock, utc_now
 
 
 def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
-    """The curator's database, keys, outbox and audit log."""
     return ServiceContext.of_folder(settings, "blindopt-curator", schema, clock)

@@ -107,7 +107,6 @@ class Curator:
         ]
 
     def jobs(self) -> dict[str, dict[str, int]]:
-        """How many jobs of each kind are in each state."""
         with self.context.database.read() as db:
             return {"tuning": states(db, store.tunings), "forecast": states(db, store.forecasts)}
 
@@ -154,7 +153,6 @@ class Curator:
         return None if all(have_ended) else _AGAIN_SECONDS
 
     def start(self) -> None:
-        """Start background work, on the running event loop."""
         self.wakeups.attach()
         self.webhook_measurer.start()
         for work in (self.deadlines, *self._background):

@@ -77,11 +77,9 @@ class Links:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect from now on, on the running event loop."""
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Take no further request; those under way are given up, and sent again by their modelers."""
         if self._watching is not None:
             await _cancelled(self._watching)
         for link in self._links.values():
@@ -231,7 +229,6 @@ class _Link:
         return f"the client certificate of this link expires on {end:%Y-%m-%d}: put a new one in its place"
 
     async def stop(self) -> None:
-        """End the connection, and what is under way over it."""
         for task in (self._task, *self._working.values()):
             await _cancelled(task)
 
@@ -329,7 +326,6 @@ class _ReplyParts:
         self._part = 0
 
     async def send(self, message: Message) -> None:
-        """Take a message of the application."""
         if message["type"] == "http.response.start":
             self._start = message
             return

@@ -14,7 +14,6 @@ _PERCENT = 80
 
 
 def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measurements: int) -> None:
-    """A query waits for measurements."""
     subject = wire.NoticeSubject(study_id=study_id, query_id=query_id)
     outbox.add(db, "query_pending", subject, wire.NoticeCounts(measurements=measurements))
 

@@ -100,7 +100,6 @@ class Vault:
         return self._mapped(f"{dataset_id}.numbers")
 
     def records(self, dataset_id: str) -> Path:
-        """The npy file of a dataset, for a child process."""
         return self._path(dataset_id)
 
     def begin_release(self, release_id: str, n: int, r: int) -> Matrix:
@@ -128,7 +127,6 @@ class Vault:
         return self._mapped(f"{release_id}.order")
 
     def order_digest(self, release_id: str, salt: str) -> str:
-        """The digest of a release's row order for the log."""
         with _readable():
             return salted_file_digest(self.order_file(release_id), salt)
 
@@ -216,7 +214,6 @@ class PendingFiles:
         _make_durable(self._folder)
 
     def notes(self) -> dict[str, bytes]:
-        """The note of each file, by id."""
         notes = {}
         for path in self._folder.glob("*.json"):
             with suppress(FileNotFoundError):  # it is dropped meanwhile
@@ -224,7 +221,6 @@ class PendingFiles:
         return notes
 
     def size(self) -> int:
-        """How many bytes all files hold together."""
         total = 0
         for path in self._folder.glob("*.data"):
             with suppress(FileNotFoundError):

@@ -239,7 +239,6 @@ class FileUse:
 
     @property
     def unbounded(self) -> list[StudyUse]:
-        """The studies of the account without a finite bound."""
         return [study for study in self.of_account if study.unbounded is not None]
 
     @property
@@ -490,7 +489,6 @@ class FileUses:
         return FileUse(account, public, studies, units, totals)
 
     def _answers(self, db: Connection, row: Any, release_id: str, units: Units, kind: Any) -> Any:
-        """The sum of a study's answers about each unit (units,)."""
         totals = np.zeros(units.count, dtype=kind)
         costs = ledger_lines.row_totals(db, row.id)
         if costs:
@@ -511,7 +509,6 @@ class FileUses:
     def units_at(
         self, db: Connection, dataset: Any, study_id: str, release_id: str, rows: Iterable[int]
     ) -> dict[int, int]:
-        """The unit behind each of these rows of Z."""
         units = self.units(db, dataset.sha256)[dataset.person_column]
         order = self._order(db, study_id, release_id).records
         return {row: int(units.of(dataset.id, order[[row]])[0]) for row in set(rows)}

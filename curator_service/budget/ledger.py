@@ -258,12 +258,10 @@ class Account:
 
     @property
     def cap_texts(self) -> tuple[str | None, str | None]:
-        """Both caps as they are stored and shown."""
         epsilon, delta = (None if cap is None else amount_text(cap) for cap in (self.cap_epsilon, self.cap_delta))
         return epsilon, delta
 
     def check_open(self) -> None:
-        """Raise StateConflict if the account is closed."""
         if self.closed:
             raise StateConflict(CLOSED)
 
@@ -295,7 +293,6 @@ class Account:
         return self.with_lowest([tuning, self])
 
     def with_lowest(self, accounts: "Iterable[Account]") -> "Account":
-        """The account with the lowest caps of several."""
         every = list(accounts)
         epsilons = [account.cap_epsilon for account in every if account.cap_epsilon is not None]
         deltas = [account.cap_delta for account in every if account.cap_delta is not None]

@@ -40,7 +40,6 @@ _CHUNK = 1_000
 
 
 def balance(db: Connection, study_id: str) -> Balance:
-    """The amounts that a study has spent."""
     last = LAST.row(db, study=study_id)
     return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
 
@@ -73,7 +72,6 @@ def charged_rows(db: Connection, study_id: str, query_id: str, rows: Iterable[in
 
 
 def refined_rows(db: Connection, study_id: str) -> set[int]:
-    """The rows of a study that were charged for a second draw."""
     where = (ledger.c.study_id == study_id) & (ledger.c.kind == "refine")
     return set(db.execute(select(ledger.c.row).where(where)).scalars())
 
@@ -142,7 +140,6 @@ class LineFilter:
     until: str | None = None
 
     def of(self, study_id: str) -> Any:
-        """The condition."""
         where: Any = ledger.c.study_id == study_id
         if self.row is not None:
             where &= ledger.c.row == self.row
@@ -276,7 +273,6 @@ def account_of(db: Connection, name: str) -> Account:
 
 
 def files_and_account(db: Connection, dataset_id: str, name: str) -> tuple[dict[str, str], Account]:
-    """``files_of`` a dataset and ``account_of`` its file, read at once."""
     files: dict[str, str] = {}
     rows = _FILES_WITH_LINES.rows(db, dataset=dataset_id)
     for row in rows:
@@ -322,7 +318,6 @@ def studies_of(db: Connection, sha256: str) -> list[Any]:
 
 
 def open_accounts(db: Connection) -> list[str]:
-    """The names of the files whose account is open."""
     first = select(func.min(datasets.c.seq)).group_by(datasets.c.sha256)
     query = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
     return [account for account in db.execute(query).scalars() if not account_of(db, account).closed]

@@ -36,7 +36,6 @@ def undecided(db: Connection, dataset: Any) -> list[dict[str, Any]]:
 
 
 def decisions_of(dataset: Any) -> list[dict[str, Any]]:
-    """What was decided about the overlaps of a stored dataset, in order."""
     decisions: list[dict[str, Any]] = json.loads(dataset.overlap_decisions or "[]")
     return decisions
 

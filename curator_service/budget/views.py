@@ -159,7 +159,6 @@ def _shares(file: FileUse, dataset: Any, *, bounded: bool) -> list[wire.LossShar
 
 
 def _lines(db: Connection, dataset: Any) -> list[Any]:
-    """The lines of all files of a dataset's account, in order."""
     names = ledger_lines.files_of(db, dataset.id).values()
     account_lines = (line for name in names for line in ledger_lines.lines_of_account(db, name))
     return sorted(account_lines, key=lambda line: line.seq)
@@ -486,7 +485,6 @@ def _scorers(db: Connection, charges: Sequence[wire.DatasetUse]) -> list[str]:
 def in_words(
     statements: Sequence[wire.AccountStatement], uses: Sequence[wire.DatasetUse], person: wire.DeclaredPerson | None
 ) -> str:
-    """The statements of an account, in words."""
     first, *others = statements
     used = f"has used at most epsilon {first.epsilon}" if first.epsilon is not None else "has no bound on its epsilon"
     delta = "" if first.delta in (None, "0") else f" with delta {first.delta}"
@@ -499,7 +497,6 @@ def in_words(
 
 
 def in_short(statements: Sequence[wire.AccountStatement]) -> str:
-    """The first line of a report about a file."""
     first, *others = statements
     if not first.uses and not first.not_counted:
         return "Not used: nothing of this dataset was released."

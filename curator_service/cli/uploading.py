@@ -197,7 +197,6 @@ def _ask(waiting: "UploadedFile") -> None:
 
 
 def _decided(column: wire.SurveyedColumn, rows: int, choice: str | wire.ColumnChoice | None) -> dict[str, Any] | None:
-    """How a column is to be read; None: not at all."""
     possible = ways(column)
     current = "number" if isinstance(choice, str) else key_of(choice)
     typer.echo(f"\n{column.name}: {contents(column, rows)}. First: {', '.join(column.first)}", err=True)
@@ -239,7 +238,6 @@ def _index_typed(typed: object, most: int) -> int:
 
 
 def _day(typed: str) -> str:
-    """A date that was typed."""
     try:
         return date.fromisoformat(typed.strip()).isoformat()
     except ValueError:
@@ -247,7 +245,6 @@ def _day(typed: str) -> str:
 
 
 def _categories(typed: str) -> list[str]:
-    """The categories that were typed."""
     values = [value.strip() for value in next(csv.reader([typed]), [])]
     try:
         parsed(wire.ColumnChoice, {"column": "column", "kind": "one_hot", "values": values})

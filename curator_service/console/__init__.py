@@ -23,7 +23,6 @@ from service_kit.console import Console
 
 
 def build() -> Console:
-    """The console, before it is given its service."""
     # The order of the menu.
     modules = (
         home,

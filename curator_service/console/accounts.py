@@ -39,7 +39,6 @@ _USES = (
 
 @pages.get("/accounts", roles=("owner", "auditor"), nav="Budget")
 async def listed(page: Page) -> Response:
-    """The datasets and studies that used epsilon, with their caps."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/accounts", "accounts", "accounts", wire.StudyAccount)
     listing = await page.api.get("/v1/accounts", page_token=page.query.get("page_token"))
@@ -55,7 +54,6 @@ async def listed(page: Page) -> Response:
 
 @pages.get("/accounts/{study_id}", roles=("owner", "auditor"))
 async def account(page: Page) -> Response:
-    """The account of one study: charts and the ledger."""
     where = f"/v1/studies/{page.path['study_id']}"
     study = await page.api.get(f"{where}/account")
     curve = await page.api.get(f"{where}/ledger/curve")
@@ -117,7 +115,6 @@ async def accounting(page: Page) -> Response:
 
 @pages.get("/datasets/{dataset_id}/account", roles=("owner", "auditor"))
 async def dataset_account(page: Page) -> Response:
-    """The account of a dataset's file: every use, and the form for its caps."""
     if page.query.get("as"):
         where = f"/v1/datasets/{page.path['dataset_id']}/account"
         return await downloads.listing(page, where, "uses", f"account-{page.path['dataset_id']}", _USES)
@@ -136,7 +133,6 @@ async def _dataset_account(page: Page, form: Form | None, status: int = 200) -> 
 
 @pages.post("/datasets/{dataset_id}/account", roles=("owner",))
 async def change_caps(page: Page, form: Form) -> Response:
-    """Declare, lower or raise the caps of the account."""
     where = f"/datasets/{page.path['dataset_id']}/account"
     body = {
         "epsilon": form.get("epsilon") or None,

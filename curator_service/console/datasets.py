@@ -63,7 +63,6 @@ async def register(page: Page, form: Form) -> Response:
 
 
 def _again(page: Page, form: Form, file: UploadFile | None, status: int = 422) -> Response:
-    """The form with all that was typed; a browser never fills in the file again."""
     context: dict[str, Any] = {"title": "Upload a dataset", "trail": _TRAIL, "form": form, "status": status}
     return page.show("dataset_new.html", chosen=file.filename if file is not None else None, **context)
 
@@ -125,7 +124,6 @@ async def withhold(page: Page, form: Form) -> Response:
 
 @pages.post("/datasets/{dataset_id}:decide", roles=("owner",))
 async def decide(page: Page, form: Form) -> Response:
-    """Continue the account of earlier files, or keep it apart."""
     where = f"/datasets/{page.path['dataset_id']}"
     continues = [dataset_id for dataset_id in form.all("continues") if dataset_id]
     decision = {"continues": continues, "separate": form.get("separate") or None}
@@ -141,7 +139,6 @@ async def decide(page: Page, form: Form) -> Response:
 
 @pages.get("/datasets/{dataset_id}/erasure", roles=("owner",))
 async def erasure(page: Page) -> Response:
-    """What an erasure deletes and what stays, before it is confirmed."""
     return await _erasure(page, Form.blank())
 
 
@@ -158,7 +155,6 @@ async def _erasure(page: Page, form: Form, status: int = 200) -> Response:
 
 @pages.post("/datasets/{dataset_id}:erase", roles=("owner",))
 async def erase(page: Page, form: Form) -> Response:
-    """Erase the dataset, once its name was typed."""
     where = f"/datasets/{page.path['dataset_id']}"
     view = await page.api.get(f"/v1{where}")
     if form.get("name").strip() != view["name"].strip():

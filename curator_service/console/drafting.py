@@ -195,7 +195,6 @@ def labels(dataset: wire.DatasetView) -> dict[str, str]:
 
 
 def defaults(dataset: wire.DatasetView | None) -> dict[str, Any]:
-    """The initial values of a new study: a sound mechanism and a small epsilon."""
     is_public = dataset is not None and dataset.public
     return {
         "dataset_id": dataset.id if dataset else None,
@@ -274,7 +273,6 @@ def _hiding(features: Mapping[int, Body], lists: Mapping[str, Sequence[str]]) ->
 
 
 def _suggest_release(form: Form, lists: Mapping[str, Sequence[str]]) -> None:
-    """Fill in what the release step suggests, from public values alone."""
     chosen = form.items("features", "column")
     if len(chosen) > PLANAR_FEATURES_MAX and not form.get("release.delta"):
         form.values["release.delta"] = ["1e-6"]  # the noise for so many features needs one
@@ -314,7 +312,6 @@ def suggest(
 
 
 def bounded(form: Form, columns: Sequence[str]) -> list[int]:
-    """The columns with both bounds."""
     return [i for i in range(len(columns)) if all(form.get(f"features.{i}.{end}") for end in ("lower", "upper"))]
 
 
@@ -338,7 +335,6 @@ def use_declared_range(form: Form) -> None:
 
 
 def use_answers(form: Form, epsilon: str) -> None:
-    """Take answers of this epsilon, or exact ones."""
     if epsilon == "exact":
         form.values["answers.mechanism"] = ["none"]
         return

@@ -169,7 +169,6 @@ async def _sent(page: Page, form: Form, body: Body) -> Body:
 
 
 async def _compared(page: Page, dataset: wire.DatasetView, changed: str) -> list[dict[str, Any]]:
-    """The last studies of a dataset, the newest first."""
     studies = await every(page.api, "/v1/studies", "studies")
     alike = (s for s in studies if s["spec"]["dataset_id"] == dataset.id and s["id"] != changed)
     return list(alike)[: -_COMPARED - 1 : -1]
@@ -257,7 +256,6 @@ def _take_defaults(form: Form, dataset: wire.DatasetView) -> None:
 
 
 def _fresh(form: Form) -> Form:
-    """The same values with a new key and no faults."""
     return replace(form, key=fresh_key(), errors={}, problem=None)
 
 

@@ -76,7 +76,6 @@ def _about(points: list[dict[str, Any]]) -> str:
 
 
 def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
-    """Epsilon and measurements over time, against their caps."""
     points = curve["points"]
     if not points:
         return []

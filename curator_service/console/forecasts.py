@@ -20,7 +20,6 @@ def _trail(page: Page, name: str) -> list[tuple[str, str]]:
 
 @pages.get("/studies/{study_id}/forecasts", roles=("owner",))
 async def listed(page: Page) -> Response:
-    """The forecasts of a study, with the form for a new one."""
     if page.query.get("as"):
         study_id = page.path["study_id"]
         where = f"/v1/studies/{study_id}/forecasts"
@@ -31,8 +30,6 @@ async def listed(page: Page) -> Response:
 
 @pages.get("/studies/{study_id}/forecast/events", roles=("owner",))
 async def draft_events(page: Page) -> Response:
-    """Follow the forecast of a draft that starts by itself."""
-
     async def look() -> object:
         made = await _of_draft(page, await page.api.get(f"/v1/studies/{page.path['study_id']}"))
         return made and (made.state, made.progress)
@@ -86,7 +83,6 @@ async def start(page: Page, form: Form) -> Response:
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}", roles=("owner",))
 async def forecast(page: Page) -> Response:
-    """One forecast: its progress, or its results."""
     study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
     view = await page.api.get(_path(page))
     if page.query.get("as") == "json":

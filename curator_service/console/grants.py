@@ -22,7 +22,6 @@ def _where(page: Page) -> str:
 
 @pages.get("/studies/{study_id}/grants", roles=("owner",))
 async def listed(page: Page) -> Response:
-    """The grants of a study, with the form for a new one."""
     if page.query.get("as"):
         return await downloads.listing(
             page, f"/v1{_where(page)}", "grants", f"grants-{page.path['study_id']}", wire.GrantView
@@ -55,7 +54,6 @@ async def make(page: Page, form: Form) -> Response:
 
 @pages.post("/studies/{study_id}/grants/{grant_id}:rotate", roles=("owner",))
 async def rotate(page: Page, form: Form) -> Response:
-    """A further token, shown once."""
     body = {"expires_in_days": DAYS}
     where = f"/v1{_where(page)}/{page.path['grant_id']}:rotate"
     made = await page.api.ask(where, wire.GrantReply, body, key=form.key)
@@ -81,7 +79,6 @@ async def _shown(page: Page, grant: wire.GrantReply) -> Response:
 
 @pages.post("/studies/{study_id}/grants/{grant_id}/log_quota", roles=("owner",))
 async def limit(page: Page, form: Form) -> Response:
-    """Set how much a grant may add to the logs in a day."""
     grant_id = page.path["grant_id"]
     megabytes = form.integer(field := f"quota_{grant_id}", needed=False)
     if megabytes is not None and not 2 <= megabytes < 10**9:

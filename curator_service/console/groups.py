@@ -172,7 +172,6 @@ def _centres(form: Form) -> list[list[float]]:
 
 
 def suggest(form: Form, dataset_rows: int) -> None:
-    """Fill in what the release step suggests for groups, from public values alone."""
     if not (chosen := form.items("features", "column")):
         return
     each = max(2, min(PARTS_MAX, int((dataset_rows / RECORDS_PER_GROUP) ** (1 / len(chosen)))))
@@ -230,7 +229,6 @@ async def listed(page: Page) -> Response:
 
 @pages.post("/studies/{study_id}:answer_all", roles=("owner",))
 async def answer_all(page: Page, form: Form) -> Response:
-    """Answer about every group at once."""
     where = f"/studies/{page.path['study_id']}"
     try:
         await page.api.post(f"/v1{where}:answer_all", key=form.key)

@@ -16,7 +16,6 @@ _SHOWN = 8
 
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
 async def home(page: Page) -> Response:
-    """Open work, by role."""
     context = await _waiting(page)
     if "verification" in context:  # not in what is followed: a log grows all the time
         newest = await page.api.get("/v1/audit/entries", order="newest", page_size=1)

@@ -28,7 +28,6 @@ _COLUMNS = ("id", "query_id", "study", "record", "play", "asked_at", "system")
 
 @pages.get("/inbox", roles=("owner", "measurer"), nav="Inbox")
 async def inbox(page: Page) -> Response:
-    """The form for the next measurement, and those that follow it."""
     return await _next(page, Form.blank())
 
 
@@ -66,7 +65,6 @@ async def events(page: Page) -> Response:
 
 @pages.get("/inbox/table", roles=("owner", "measurer"))
 async def table(page: Page) -> Response:
-    """Open measurements as a table to fill in."""
     return await _table(page, Form.blank())
 
 
@@ -171,7 +169,6 @@ async def system(page: Page) -> Response:
 
 @pages.post("/inbox/system:try_again", roles=("owner", "measurer"))
 async def try_all_again(page: Page, form: Form) -> Response:
-    """Call the system now for all measurements that wait or were given up."""
     try:
         tried = await page.api.post("/v1/inbox/system:try_again", key=form.key)
     except ApiProblem as problem:
@@ -276,7 +273,6 @@ def _charged(entered: dict[str, Any]) -> str:
 
 @pages.post("/inbox/{measurement_id}:release_mean", roles=("owner",))
 async def release_mean(page: Page, form: Form) -> Response:
-    """Release the mean of a record's other measurements, after one was taken back."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
     body = {"measurement_ids": [item["id"]]}
     try:

@@ -78,7 +78,6 @@ _ACTS: Acts = {
 
 @pages.get("/log", roles=("owner", "auditor"), nav="Audit")
 async def log(page: Page) -> Response:
-    """Records, and the state of the log."""
     accounts = await every(page.api, "/v1/accounts", "accounts")
     names = {account["study_id"]: account["name"] for account in accounts}
     names |= {account["dataset_id"]: f"the dataset of {account['name']}" for account in accounts[::-1]}

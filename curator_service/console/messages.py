@@ -19,7 +19,6 @@ CAPS = {
 
 
 async def _study(page: Page, study_id: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """A study, and the trail to a page below it."""
     view = await page.api.get(f"/v1/studies/{study_id}")
     return view, [_STUDIES, (view["spec"]["name"], f"/studies/{study_id}")]
 
@@ -104,7 +103,6 @@ def _cells(record: dict[str, Any], member: str, columns: list[str]) -> list[str]
 
 @pages.get("/messages/{message_id}", roles=("owner",))
 async def message(page: Page) -> Response:
-    """A message of a vendor, and the owner's decision."""
     return await _message(page)
 
 
@@ -165,7 +163,6 @@ async def _caps_page(page: Page, form: Form | None = None, status: int = 200) ->
 
 @pages.post("/studies/{study_id}/caps", roles=("owner",))
 async def raise_caps(page: Page, form: Form) -> Response:
-    """Raise caps, with a reason."""
     where = f"/studies/{page.path['study_id']}"
     view = await page.api.get(f"/v1{where}")
     body = {"budget": _caps(form, view["spec"]["budget"]), "reason": form.text("reason", "A reason")}

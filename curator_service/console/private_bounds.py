@@ -29,7 +29,6 @@ CATEGORY_CHANGE = 1.42
 
 @pages.get("/datasets/{dataset_id}/bounds", roles=("owner",))
 async def listed(page: Page) -> Response:
-    """The private bounds of a dataset, and a form for more."""
     return await _shown(page, Form.blank(epsilon="0.5"))
 
 

@@ -38,7 +38,6 @@ async def listed(page: Page) -> Response:
 
 @pages.get("/studies/{study_id}", roles=("owner",))
 async def study(page: Page) -> Response:
-    """One study: its state, and the actions that are possible."""
     if page.query.get("as") == "json":
         return page.stream(f"/v1/studies/{page.path['study_id']}")
     return await _shown(page)
@@ -56,7 +55,6 @@ async def promise(page: Page) -> Response:
 
 @pages.get("/studies/{study_id}/settings", roles=("owner",))
 async def settings(page: Page) -> Response:
-    """The settings of a study, its note and tags, and acts that come once."""
     return await _settings(page)
 
 
@@ -178,7 +176,6 @@ async def _draft(page: Page, view: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _progress(page: Page) -> float | None:
-    """How far the check of a draft is."""
     jobs = (await page.api.get("/v1/jobs"))["jobs"]
     mine = (job["progress"] for job in jobs if (job["kind"], job["study_id"]) == ("preview", page.path["study_id"]))
     return next(mine, None)
@@ -198,7 +195,6 @@ async def events(page: Page) -> Response:
 
 @pages.get("/studies/{study_id}/results", roles=("owner",))
 async def results(page: Page) -> Response:
-    """The answers against each feature, and how much each matters."""
     where = f"/studies/{page.path['study_id']}"
     view, reply = await page.api.get(f"/v1{where}"), await page.api.get(f"/v1{where}/results")
     trail = [*_TRAIL, (view["spec"]["name"], where)]
@@ -209,7 +205,6 @@ async def results(page: Page) -> Response:
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))
 async def preview(page: Page, form: Form) -> Response:
-    """Check a draft: attacks on a release that is thrown away."""
     where = f"/studies/{page.path['study_id']}"
     start_check(page, await page.api.get(f"/v1{where}"))
     return page.go(where)

@@ -48,7 +48,6 @@ async def new(page: Page) -> Response:
 
 
 def _check_choice(form: Form, datasets: Datasets) -> None:
-    """Add the faults of the first step to the form."""
     if form.get("validation_dataset_id") not in datasets:
         form.wrong("validation_dataset_id", "Choose the private records")
     if form.get("method.name") not in tuning_form.METHODS:
@@ -69,12 +68,10 @@ def _check_choice(form: Form, datasets: Datasets) -> None:
 
 
 async def _datasets(page: Page) -> Datasets:
-    """The datasets that are not archived, by id."""
     return {dataset.id: dataset for dataset in await reading.datasets(page.api) if dataset.state == "active"}
 
 
 def _shared(datasets: Datasets, validation: str | None, training: str | None) -> list[str]:
-    """Names of the columns that both datasets have."""
     private, public = datasets.get(validation or ""), datasets.get(training or "")
     if private is None or public is None:
         return []
@@ -134,7 +131,6 @@ async def act(page: Page, form: Form) -> Response:
 
 @pages.get("/tunings/{tuning_id}", roles=("owner",))
 async def tuning(page: Page) -> Response:
-    """One tuning: its progress, or its result."""
     if page.query.get("as") == "json":
         return page.stream(_path(page))
     view = await page.api.get(_path(page))
@@ -151,7 +147,6 @@ async def events(page: Page) -> Response:
 
 @pages.post("/tunings/{tuning_id}:cancel", roles=("owner",))
 async def cancel(page: Page, form: Form) -> Response:
-    """Cancel a tuning; its charge stays spent."""
     await page.api.post(f"{_path(page)}:cancel", key=form.key)
     return page.go(f"/tunings/{page.path['tuning_id']}", "Cancelled. Its charge stays.")
 

@@ -29,7 +29,6 @@ _NAME_MAX = 200
 
 @pages.get("/datasets/uploads/{upload_id}", roles=("owner",))
 async def decide(page: Page) -> Response:
-    """The columns of a pending file, with what is proposed."""
     view = await _pending(page)
     form = proposed(view, page.query)
     choice_of(form, view)  # what was chosen with the file may be wrong
@@ -131,7 +130,6 @@ async def store(page: Page, view: wire.PendingUpload, choice: dict[str, Any], fo
 
 
 def _failed(form: Form, problem: ApiProblem, view: wire.PendingUpload, choice: dict[str, Any]) -> Form:
-    """The form with the faults of a choice at its columns."""
     index = {column.name: i for i, column in enumerate(view.columns)}
     columns = {index[column["column"]]: column for column in choice["columns"]}
     names = {f"columns.{i}.{field}": f"columns.{i}.kind" for i in columns for field in ("column", "date_format")}
@@ -152,14 +150,12 @@ def _records(count: int) -> str:
 
 
 def in_words(fault: Any) -> str:
-    """A fault of a column in one sentence."""
     cell = f": {fault.cell}" if fault.cell else ""
     where = f" (first in row {fault.row + (fault.line is not None)} of the file{cell})" if fault.row else ""
     return f"{fault.message}: {fault.count:,} cells{where}" if fault.count else f"{fault.message}{where}"
 
 
 def is_clear(view: wire.PendingUpload, person: str) -> bool:
-    """Whether nothing has to be decided about a file."""
     problems = (is_problem(column) for column in view.columns if column.name != person)
     return not view.registered_as and not view.samples and not view.unsure and not any(problems)
 

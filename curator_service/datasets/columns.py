@@ -96,7 +96,6 @@ def _unknown(name: str, names: Sequence[str]) -> str:
 
 
 def no_column(name: str, columns: Iterable[str]) -> str:
-    """The message about a field that names no column of a dataset."""
     return f"names no column of the dataset{nearest(name, columns)}"
 
 

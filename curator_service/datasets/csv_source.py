@@ -77,7 +77,6 @@ class CsvSource:
 
     @property
     def progress(self) -> float:
-        """The share of the file that was read."""
         return self.table.progress
 
     def kind(self, name: str) -> None:
@@ -89,7 +88,6 @@ class CsvSource:
     names_persons = is_text
 
     def open(self) -> None:
-        """Read the header."""
         first = self.table.open()
         if first is None or not first.text.strip("\r\n"):
             raise refuse("the file is empty: it needs a header line and one line per row")

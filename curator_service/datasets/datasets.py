@@ -56,7 +56,6 @@ class Upload:
 
     @property
     def person(self) -> str | None:
-        """The name of the column that says whose each row is."""
         return None if self.reading.person is None else self.reading.person.strip()
 
     def digest(self, content: str) -> str:
@@ -300,7 +299,6 @@ class Datasets:
         return wire.ClipsView(rows=view.rows, columns=columns, caution=CHOOSING)
 
     def page(self, after: int, limit: int, list_filter: ListFilter = EVERYTHING) -> list[tuple[int, wire.DatasetView]]:
-        """Datasets with their sequence numbers."""
         with self._context.database.read() as db:
             rows = store.page(db, store.datasets, after=after, limit=limit, list_filter=list_filter)
             return [(row.seq, dataset_view(row, overlaps_of(db, None, row))) for row in rows]
@@ -359,7 +357,6 @@ def _unregistered(dataset_id: str, upload: Upload, read: Reply, counts: _Persons
 
 
 def dataset_view(row: Any, overlapping: Sequence[wire.Overlap] = ()) -> wire.DatasetView:
-    """A stored dataset as its owner sees it."""
     return wire.DatasetView(
         id=row.id,
         name=row.name,

@@ -58,7 +58,6 @@ class _Column:
 
 
 def picture(vault: Vault, labels: Labels, db: Connection, dataset: wire.DatasetView) -> wire.DatasetPicture:
-    """The columns of a dataset, and how many records are copies or share a label."""
     if (earlier := vault.pictures.get(dataset.id)) is not None:
         return earlier
     values, statistics = vault.dataset(dataset.id), Statistics()
@@ -107,7 +106,6 @@ def made_columns(dataset: wire.DatasetView) -> set[str]:
 
 
 def clipped(vault: Vault, dataset: wire.DatasetView, ends: Sequence[tuple[str, Ends]]) -> list[Clipped]:
-    """How many values of each of these columns lie beyond its ends."""
     if not ends:
         return []
     names = [column.name for column in dataset.columns]

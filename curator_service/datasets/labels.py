@@ -75,11 +75,9 @@ class Labels:
         return texts
 
     def all(self, db: Connection, dataset_id: str) -> Iterator[Texts]:
-        """The labels of every record, in order."""
         for number, sealed in enumerate(stored.label_blocks(db, dataset_id)):
             yield from self._read(dataset_id, number, sealed)
 
     def find(self, db: Connection, dataset_id: str, label: str) -> list[int]:
-        """The indices of the records that have a label."""
         text = label_of(label)
         return [index for index, texts in enumerate(self.all(db, dataset_id)) if text and text in texts]

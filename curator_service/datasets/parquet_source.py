@@ -125,7 +125,6 @@ class ParquetSource:
         return any(check(kind) for check in (*checks, types.is_null, types.is_integer))
 
     def names_persons(self, name: str) -> bool:
-        """Whether a column may name persons."""
         import pyarrow as pa
 
         kind = self._type(name)

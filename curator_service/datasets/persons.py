@@ -78,7 +78,6 @@ class PersonColumn:
         """The first rows, from 0, whose id may group digits, each with the digest of the id without marks."""
 
     def add(self, cells: Iterable[str]) -> None:
-        """Collect the digests of the next rows."""
         for cell in cells:
             folded, written = self._fold(cell), as_written(cell)
             digest = self._digest(folded)

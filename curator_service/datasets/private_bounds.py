@@ -167,7 +167,6 @@ def spec_of(bounds_request: wire.BoundsCreate, dataset: Any, n: int, digest: str
 
 
 def view_of(row: Any) -> wire.PrivateBounds:
-    """The owner's view of stored bounds."""
     spec = json.loads(row.spec)
     bounds_request = wire.BoundsCreate.model_validate_json(json.dumps(spec["wanted"]))
     quantiles = [] if row.result is None else json.loads(row.result)

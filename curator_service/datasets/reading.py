@@ -156,7 +156,6 @@ def markers_in(reading: FileReading | ReadingChoice, column: ColumnChoice | None
 
 
 def _without(markers: frozenset[str], column: RawColumn) -> RawColumn:
-    """A column with gaps in place of the markers."""
     if not markers:
         return column
     if isinstance(column, Numbers):

@@ -47,12 +47,10 @@ class ScaledRows:
 
     @property
     def n(self) -> int:
-        """Number of rows."""
         return len(self.order)
 
     @property
     def d(self) -> int:
-        """Number of features."""
         return len(self.columns)
 
     def sample(self, count: int) -> Matrix:

@@ -36,7 +36,6 @@ class RawBlock:
     columns: list[RawColumn]
 
     def at(self, index: int) -> dict[str, object]:
-        """The place of a row, for a fault."""
         where: dict[str, object] = {"row": self.rows[index]}
         return where if self.lines is None else where | {"line": self.lines[index]}
 
@@ -61,7 +60,6 @@ class Findings:
     total: int = 0
 
     def add(self, message: str, **where: object) -> None:
-        """Count a fault at a row, line and column."""
         self.total += 1
         kind = (where.get("column"), message)
         if kind in self.kept:
@@ -85,5 +83,4 @@ def refuse(message: str, **where: object) -> DatasetInvalid:
 
 
 def too_large(limit: int) -> DatasetInvalid:
-    """The error for a file that holds more than ``limit`` bytes."""
     return refuse(f"the file holds more than {limit:,} bytes when unpacked")

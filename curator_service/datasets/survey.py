@@ -148,7 +148,6 @@ class _Column:
                 ]
 
     def forget_texts(self) -> None:
-        """List the texts of the column no more."""
         self.texts, self.texts_bytes = None, 0
 
     def _is_missing(self, cell: str) -> bool:
@@ -167,7 +166,6 @@ class _Column:
         return sorted(self.odd)
 
     def view(self, name: str, rows: int, *, unnamed: bool, usable: bool) -> SurveyedColumn:
-        """What was seen, of a column of ``rows`` cells."""
         holds: Contents = "text" if self.wrong else "number"
         if self.wrong and self.date_formats:
             holds = "date"

@@ -78,7 +78,6 @@ def label_block(db: Connection, dataset_id: str, block: int) -> bytes | None:
 
 
 def label_blocks(db: Connection, dataset_id: str) -> Iterable[bytes]:
-    """The sealed labels of a dataset, in order; streamed."""
     query = select(labels.c.sealed_texts).where(labels.c.dataset == dataset_id).order_by(labels.c.block)
     return db.execute(query).scalars()
 
@@ -109,7 +108,6 @@ def record_unit(number: int) -> str:
 
 
 def person_unit(digest: bytes) -> str:
-    """The unit of a person by the keyed digest."""
     return f"person {digest.hex()}"
 
 
@@ -135,5 +133,4 @@ def units(db: Connection, account: str) -> frozenset[str]:
 
 
 def of_persons(db: Connection) -> list[str]:
-    """The persons who are withheld in any file."""
     return list(db.execute(select(withheld.c.unit).where(withheld.c.unit.startswith("person ")).distinct()).scalars())

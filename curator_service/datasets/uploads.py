@@ -67,7 +67,6 @@ class Uploads:
         self.sweep()
 
     def sweep(self) -> None:
-        """Delete expired files."""
         now = self._context.clock()
         for upload_id, note in self._notes().items():
             if note.view.expires_at <= now:

@@ -116,7 +116,6 @@ def _surveyed(job: Job, file: BinaryIO, sender: runner.Sender[Reply]) -> tuple[S
 
 
 def _ids(job: Job, file: BinaryIO) -> list[str]:
-    """The ids of persons in the rows of a job."""
     assert job.reading.person is not None
     name, ids = job.reading.person.strip(), dict.fromkeys(job.rows, "")
     with open_source(file, job.limits, job.reading, parquet=job.parquet) as source:

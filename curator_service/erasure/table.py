@@ -31,12 +31,10 @@ def erased(db: Connection) -> list[str]:
 
 
 def erased_studies(db: Connection) -> set[str]:
-    """Ids of the studies whose dataset was erased."""
     return {row.id for dataset in erased(db) for row in store.studies_on(db, dataset)}
 
 
 def files_of(db: Connection, dataset_id: str) -> list[str]:
-    """Ids of a dataset and of the releases of its studies, which name their files."""
     released = store.releases_of(db, [row.id for row in store.studies_on(db, dataset_id)])
     return [dataset_id, *(row.id for row in released.values())]
 
@@ -161,6 +159,5 @@ def sweep_notes(db: Connection, before: str) -> list[int]:
 
 
 def batch(db: Connection, first: int, last: int) -> list[inbox.Entry]:
-    """The entries from one to another, in order."""
     query = select(inbox.entries).where(inbox.entries.c.seq.between(first, last)).order_by(inbox.entries.c.seq)
     return [inbox.Entry(*row) for row in db.execute(query)]

@@ -103,7 +103,6 @@ class ErasureLogSummary:
         self._counts: Counter[str] = Counter()
 
     def follow(self, record: Json) -> None:
-        """Take the next record of the log."""
         details = record["details"]
         self.datasets.add(details["dataset_id"])
         self.studies |= set(details["studies"])
@@ -124,7 +123,6 @@ class ErasureLogSummary:
 
     @property
     def words(self) -> str:
-        """What was erased, for who verifies; empty if nothing was."""
         if not self.datasets:
             return ""
         counts = ", ".join(f"{self._counts[name]} {name}" for name in _COUNTED)
@@ -414,7 +412,6 @@ class _ReplyLogSummary:
         return state | ({"refined": refined} if refined else {})
 
     def load(self, state: Json) -> None:
-        """Go on after archived records with this state."""
         self._count, self._studies, self._is_whole = state["count"], state["studies"], False
         self._erased.studies = set(state["erased"])
         self._refined.update({study: dict(digests) for study, digests in state.get("refined", {}).items()})
@@ -530,7 +527,6 @@ class _LedgerLogSummary:
         """Those of them that have no answer in these, and their studies."""
 
     def state(self) -> Json:
-        """The state after archived records."""
         for name, query in self._charged.items():
             self._archived[query.study_id].add(name.encode())
             if not query.is_answered:
@@ -541,7 +537,6 @@ class _LedgerLogSummary:
         return {"accounts": accounts, "queries": queries, "unanswered": self._unanswered}
 
     def load(self, state: Json) -> None:
-        """Go on after archived records with this state."""
         for study, account in state["accounts"].items():
             self._accounts[study] = StudyLedger(partial(_prices, self._db, study))
             self._accounts[study].load(account)
@@ -774,13 +769,11 @@ class StudyLedger:
         return state | ({"refined": list(self.refined)} if self.refined else {})
 
     def load(self, state: Json) -> None:
-        """Go on after the lines with this state."""
         self.balance, self.archived = Balance(**state["balance"]), RowDigest(**state["lines"])
         self.rows = {row: RowBalance(*balance) for row, *balance in state["rows"]}
         self.refined = dict.fromkeys(state.get("refined", ()))
 
     def digest(self, count: int) -> bytes:
-        """The digest of the line after ``count`` others."""
         count -= self.archived.count
         return bytes(self._digests[count * _DIGEST : (count + 1) * _DIGEST])
 
@@ -1037,14 +1030,12 @@ class InboxLogSummary:
     """By query, how many answers were charged again."""
 
     def state(self) -> Json:
-        """The state after archived records."""
         for name, study in self.queries.items():
             self.archived.add(f"{name} {study}".encode())
         self.queries.clear()
         return {"queries": asdict(self.archived), "lost": self.lost, "corrections": self.corrections}
 
     def load(self, state: Json) -> None:
-        """Go on after archived records with this state."""
         self.archived, self.lost = RowDigest(**state["queries"]), state["lost"]
         self.corrections.update(state["corrections"])
 

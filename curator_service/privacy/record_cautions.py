@@ -87,7 +87,6 @@ def of_copies(copies: int | None, rows: int, *, has_persons: bool) -> list[wire.
 
 
 def of_labels(repeated: int) -> list[wire.Caution]:
-    """A caution about labels that several records have."""
     if not repeated:
         return []
     message = f"{repeated:,} records have a label that another record has too. Whoever measures may mistake one for it."

@@ -89,7 +89,6 @@ class ReleasedUnits:
         return published
 
     def release_counts(self) -> Counter[Unit]:
-        """How often each unit was released."""
         return Counter(unit for version in self.versions for unit in version.units)
 
     def to_release(self, measured: Units, means: Collection[int]) -> tuple[list[Unit], bool]:

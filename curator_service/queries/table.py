@@ -265,7 +265,6 @@ def change_query(db: Connection, query_id: str, **values: Any) -> None:
 
 
 def of_query(db: Connection, query_id: str) -> list[Measurement]:
-    """The measurements of a query in their order."""
     where = measurements.c.query_id == query_id
     return [Measurement(*row) for row in db.execute(select(measurements).where(where).order_by(measurements.c.seq))]
 
@@ -295,7 +294,6 @@ def page(
 
 
 def views(db: Connection, where: Any) -> list[InboxRow]:
-    """Measurements as they are shown."""
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id).outerjoin(
         entries, entries.c.seq == measurements.c.entry
     )
@@ -335,7 +333,6 @@ def unanswered_queries(db: Connection, study_id: str, rows: Sequence[int]) -> li
 
 
 def count_open(db: Connection, query_id: str | None = None) -> int:
-    """How many measurements are open, of this query if one is given."""
     is_open = measurements.c.state == "open"
     where = is_open if query_id is None else (measurements.c.query_id == query_id) & is_open
     return int(db.execute(select(func.count()).where(where)).scalar_one())
@@ -404,7 +401,6 @@ def begin_version(db: Connection, version: AnswerVersion) -> None:
 
 
 def versions_of(db: Connection, query_id: str) -> list[AnswerVersion]:
-    """The versions of a query that were begun, in order."""
     query = select(rounds).where(rounds.c.query_id == query_id).order_by(rounds.c.version)
     return [AnswerVersion(*row) for row in db.execute(query)]
 
@@ -424,7 +420,6 @@ def corrected_studies(db: Connection, study_ids: Sequence[str]) -> set[str]:
 
 
 def row_at(db: Connection, query_id: str, index: int) -> int:
-    """The row of Z of an item of a query."""
     where = (measurements.c.query_id == query_id) & (measurements.c.place == index)
     return int(db.execute(select(measurements.c.row).where(where).limit(1)).scalar_one())
 
@@ -473,7 +468,6 @@ def publish(db: Connection, grant_id: str, query_id: str, version: int, body: by
 
 
 def versions_after(db: Connection, grant_id: str, seq: int, *, limit: int) -> list[wire.Revision]:
-    """The published versions of a grant after ``seq``, in order."""
     query = select(revisions.c.seq, revisions.c.query_id, revisions.c.version)
     rows = db.execute(
         query.where(revisions.c.grant_id == grant_id, revisions.c.seq > seq).order_by(revisions.c.seq).limit(limit)
@@ -485,7 +479,6 @@ def versions_after(db: Connection, grant_id: str, seq: int, *, limit: int) -> li
 
 
 def overdue(db: Connection, now: str) -> list[str]:
-    """Queries with open measurements past their deadline."""
     where = (inquiries.c.open > 0) & (inquiries.c.due_at <= now) & (inquiries.c.lost == 0)
     return list(db.execute(select(inquiries.c.query_id).where(where).order_by(inquiries.c.due_at)).scalars())
 
@@ -566,7 +559,6 @@ def count_calls(db: Connection) -> dict[CallState, int]:
 
 
 def every_published(db: Connection) -> Iterable[PublishedVersion]:
-    """Every published version; streamed."""
     # Cast: a row that was changed by hand may hold something else than bytes.
     columns = [cast(column, LargeBinary) if column.name == "body" else column for column in revisions.c]
     return (

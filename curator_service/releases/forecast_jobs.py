@@ -99,7 +99,6 @@ class Forecasts(Jobs[Reply]):
             return self._view(db, _find(db, study_id, forecast_id))
 
     def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
-        """Forecasts of a study with their sequence numbers."""
         with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
             rows = store.page(db, forecasts, after=after, limit=limit, study_id=study_id)
@@ -229,6 +228,5 @@ def forecast_request(row: Any) -> wire.ForecastCreate:
 
 
 def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:
-    """A study, and the number of rows of its dataset."""
     study = store.spec_of(db, study_id)
     return study, int(store.find(db, store.datasets, study.dataset_id).rows)

@@ -40,7 +40,6 @@ def group_entries(db: Connection, vault: Vault, rows: list[int], released: Relea
 
 
 def group_view(db: Connection, vault: Vault, row: int, released: Released) -> wire.GroupView:
-    """A group of a released study, with its records."""
     spec = released.spec
     assert isinstance(spec.answers, wire.LaplaceAnswers)
     (entry,) = group_entries(db, vault, [row], released)

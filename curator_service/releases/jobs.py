@@ -47,7 +47,6 @@ class Jobs(ABC, Generic[ReplyT]):
         return not self._interrupted
 
     def _recover(self, db: Connection) -> list[str]:
-        """End them; those that stay."""
         refused = []
         for job_id in self._interrupted:
             try:
@@ -131,7 +130,6 @@ class Jobs(ABC, Generic[ReplyT]):
         return reply
 
     def _settle(self, db: Connection, job_id: str, **ending: Any) -> None:
-        """End a job, unless it has ended, and log its end."""
         if self._end(db, job_id, **ending):
             row = store.find(db, self._table, job_id)
             details = {**self._log_details(row), f"{self.noun}_id": job_id, "state": ending["state"]}

@@ -100,7 +100,6 @@ class Releases:
         return not self._interrupted
 
     def _recover(self, db: Connection) -> list[str]:
-        """Make drafts of them; those that stay."""
         refused = []
         for study_id in self._interrupted:
             if self._draws.find(study_id) is None:  # it was not begun again

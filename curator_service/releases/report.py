@@ -39,7 +39,6 @@ class ReleaseStatus:
         return _REFUTED if self.status == "withdrawn" else self.release
 
     def promise(self, spec: wire.StudyCreate) -> str:
-        """The guarantee of the study, in words for every party."""
         return guarantee(spec, self.release, withdrawn=self.withdrawn, public=self.public, sandbox=self.sandbox)
 
 

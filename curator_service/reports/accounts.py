@@ -204,7 +204,6 @@ def _expected(vault: Vault, released: Released, answers: Sequence[wire.Answer]) 
 
 
 def prices_of(db: Connection, study_id: str) -> Prices:
-    """The prices of one study, as ``prices_by_study``."""
     return prices_by_study(db, [store.find(db, store.studies, study_id)])[study_id]
 
 

@@ -92,7 +92,6 @@ class Overviews:
             return self._accounts(db, [store.find(db, store.studies, study_id)])[0]
 
     def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
-        """The accounts of all studies, with their sequence numbers."""
         with self._context.database.read() as db:
             rows = store.page(db, store.studies, after=after, limit=limit)
             return [(row.seq, account) for row, account in zip(rows, self._accounts(db, rows), strict=True)]

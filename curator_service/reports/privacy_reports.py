@@ -128,7 +128,6 @@ class PrivacyReports:
         )
 
     def _attacked(self, view: wire.StudyOwnerView) -> Preview:
-        """Attacks on the actual release."""
         if view.release_id is None:
             return _not_tried("Not tried: nothing was released yet.")
         with self._context.database.read() as db:

@@ -115,7 +115,6 @@ _STATE = PreparedStatement(select(studies.c.state).where(studies.c.id == bindpar
 
 
 def begin_query(db: Connection, **values: Any) -> None:
-    """Record a query in the transaction of its charge."""
     _ADD_QUERY.run(db, **values)
 
 
@@ -130,7 +129,6 @@ def ahead_of(grant_id: str, key: str) -> Ahead:
 
 
 def newest_queries(db: Connection, study_id: str, limit: int) -> list[Row[Any]]:
-    """The newest queries of a study, the last one first: id, grant and idempotency key."""
     columns = queries.c.id, queries.c.grant_id, queries.c.idempotency_key
     where = queries.c.study_id == study_id
     return list(db.execute(select(*columns).where(where).order_by(queries.c.seq.desc()).limit(limit)))
@@ -200,7 +198,6 @@ def page(
 
 
 def every(db: Connection, table: Table) -> Iterable[Row[Any]]:
-    """Every row, in the order of the table's key; streamed."""
     return db.execute(select(table).order_by(*table.primary_key))
 
 
@@ -220,7 +217,6 @@ def is_erased(db: Connection, study_id: str) -> bool:
 
 
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
-    """The release of a study, or None before it."""
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
 
 
@@ -231,13 +227,11 @@ def report_of(db: Connection, study_id: str) -> ReleaseReport | None:
 
 
 def release_id_of(db: Connection, study_id: str) -> str | None:
-    """The id of the release of a study, or None before it."""
     row = _RELEASE_ID.row(db, study=study_id)
     return None if row is None else str(row.id)
 
 
 def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """The releases of these studies, by study; none for a study that was not released."""
     rows = db.execute(select(releases).where(releases.c.study_id.in_(study_ids)))
     return {row.study_id: row for row in rows}
 
@@ -260,7 +254,6 @@ def with_files(db: Connection) -> set[str]:
 
 
 def _released(db: Connection) -> list[str]:
-    """Ids of the releases that have files, in order."""
     joined = releases.join(studies, studies.c.id == releases.c.study_id).join(
         datasets, datasets.c.id == studies.c.dataset_id
     )
@@ -288,7 +281,6 @@ def readings(db: Connection) -> dict[str, str | None]:
 
 
 def kept_for_accounts(db: Connection) -> set[str]:
-    """Ids of deleted datasets whose row is kept for the account of the file."""
     return set(db.execute(select(datasets.c.id).where(datasets.c.deleted_at.is_not(None))).scalars())
 
 
@@ -323,7 +315,6 @@ def in_account(db: Connection, account: str) -> list[Row[Any]]:
 
 
 def of_all_accounts(db: Connection) -> list[Row[Any]]:
-    """The account of each dataset, and what was decided about its overlaps, in order."""
     columns = datasets.c.id, datasets.c.account, datasets.c.overlap_decisions
     return list(db.execute(select(*columns).order_by(datasets.c.seq)))
 
@@ -358,7 +349,6 @@ def has_history(db: Connection, study_id: str) -> bool:
 
 
 def forget_draft(db: Connection, identity: str) -> None:
-    """Delete the row of a study without history."""
     db.execute(delete(studies).where(studies.c.id == identity))
 
 
@@ -368,7 +358,6 @@ def releasing(db: Connection) -> list[Row[Any]]:
 
 
 def open_specs(db: Connection) -> list[tuple[str, str]]:
-    """Id and spec of every study that is open."""
     query = select(studies.c.id, studies.c.spec).where(studies.c.state == "open").order_by(studies.c.seq)
     return [(identity, spec) for identity, spec in db.execute(query)]
 
@@ -388,7 +377,6 @@ def released_studies(db: Connection, sha256: str) -> list[tuple[str, str]]:
 
 
 def studies_of_file(db: Connection, sha256: str) -> list[str]:
-    """Ids of every study of a file, by its digest."""
     joined = studies.join(datasets, datasets.c.id == studies.c.dataset_id)
     query = select(studies.c.id).select_from(joined).where(datasets.c.sha256 == sha256).order_by(studies.c.seq)
     return list(db.execute(query).scalars())
@@ -414,7 +402,6 @@ Reasons = Mapping[tuple[str, int], str]
 
 
 def reasons(db: Connection) -> Reasons:
-    """The reason of each withdrawal, by mechanism and version."""
     return {(row.mechanism, row.version): row.reason for row in every(db, advisories)}
 
 
@@ -451,12 +438,10 @@ tunings = Table(
 
 
 def running_jobs(db: Connection, jobs: Table) -> list[str]:
-    """Ids of jobs that have not ended, in order."""
     return list(db.execute(select(jobs.c.id).where(jobs.c.state == "running").order_by(jobs.c.seq)).scalars())
 
 
 def count_running_jobs(db: Connection, jobs: Table, study_id: str | None = None) -> int:
-    """How many jobs have not ended, of this study if one is given."""
     where = jobs.c.state == "running"
     where = where if study_id is None else where & (jobs.c.study_id == study_id)
     return int(db.execute(select(func.count()).where(where)).scalar_one())
@@ -482,10 +467,8 @@ def end_job(db: Connection, jobs: Table, identity: str, **values: Any) -> bool:
 
 
 def sweep_forecasts(db: Connection, before: str) -> int:
-    """Delete forecasts that ended before a time; how many there were."""
     return int(db.execute(delete(forecasts).where(forecasts.c.ended_at < before)).rowcount)
 
 
 def drop_forecasts(db: Connection, study_id: str) -> int:
-    """Delete the forecasts of a study; how many there were."""
     return int(db.execute(delete(forecasts).where(forecasts.c.study_id == study_id)).rowcount)

@@ -125,7 +125,6 @@ class Grants:
         return self._context.idempotency.once(request, effect, secret=True)
 
     def grants(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.GrantView]]:
-        """The grants of a study with their sequence numbers."""
         with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
             by_grant: dict[str, list[Any]] = {}
@@ -150,8 +149,6 @@ class Grants:
         return self._context.idempotency.once(request, effect)
 
     def limit(self, request: RequestContext, study_id: str, grant_id: str, quota: wire.LogQuota) -> StoredReply:
-        """Set how many bytes a grant may add to the logs in a day."""
-
         def effect(db: Connection) -> Effect:
             if not (rows := tokens.of_principal(db, grant_id, study_id=study_id)):
                 raise NotFound("there is no such grant")

@@ -93,7 +93,6 @@ class Messages:
             return _view(table.find(db, message_id))
 
     def page(self, study_id: str | None, only_open: bool, after: int, limit: int) -> list[tuple[int, wire.MessageView]]:
-        """Messages with their sequence numbers, for the owner."""
         with self._context.database.read() as db:
             rows = table.page(db, study_id=study_id, only_open=only_open, after=after, limit=limit)
             return [(row.seq, _view(row)) for row in rows]
@@ -217,7 +216,6 @@ class Messages:
         return self._context.database.write(work)
 
     def _records(self, db: Connection, rows: list[int], released: Released) -> list[wire.RecordView]:
-        """The records behind candidates, in their order."""
         names = released.reading.labels if released.reading else []
         stored = [int(released.order[row]) for row in rows]
         labels = self._labels.shown(db, released.spec.dataset_id, names, stored, names)

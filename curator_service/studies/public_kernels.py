@@ -43,7 +43,6 @@ def _from_box(study: StudyCreate) -> Kernel:
 
 
 def _in_range(value: float) -> float:
-    """The nearest number that a kernel may have."""
     return min(max(value, 1e-50), 1e50)
 
 

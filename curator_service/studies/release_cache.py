@@ -71,7 +71,6 @@ class Released:
         return alone(row) if self.persons is None else self.persons.of_row(row)
 
     def rows_of_persons(self, rows: Iterable[int]) -> set[int]:
-        """The rows of Z of all persons behind ``rows``."""
         return {other for row in rows for other in self.rows_of_person(row)}
 
     def outcomes(self, rows: list[int]) -> list[float]:
@@ -80,7 +79,6 @@ class Released:
         return [self.records.item(self.order.item(row), column) for row in rows]
 
     def members(self, row: int, withheld: Collection[int] = ()) -> NDArray[np.int64]:
-        """The indices of the stored records of a group, without those ``withheld``."""
         assert self.groups is not None
         records = np.flatnonzero(self.groups == row)
         return records[~np.isin(records, list(withheld))] if withheld else records
@@ -91,7 +89,6 @@ class Released:
         return self.sums - self._sums_of(np.array(withheld)) if withheld else self.sums
 
     def with_sums(self) -> Self:
-        """The study with the sums of its groups, if candidates are groups."""
         return self if self.groups is None else replace(self, sums=self._sums_of(np.arange(len(self.groups))))
 
     def _sums_of(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -100,7 +97,6 @@ class Released:
         return sums_of_groups(self.values_of(records), self.groups[records], self.n, self.spec.answers)
 
     def values_of(self, records: NDArray[np.int64]) -> Vector:
-        """The measurement column of stored records."""
         values: Vector = self.records[records, self._column]
         return values
 

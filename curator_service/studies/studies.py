@@ -102,7 +102,6 @@ class Studies:
     def page(
         self, after: int, limit: int, list_filter: ListFilter = EVERYTHING
     ) -> list[tuple[int, wire.StudyOwnerView]]:
-        """Studies with their sequence numbers."""
         with self._context.database.read() as db:
             rows = store.page(db, store.studies, after=after, limit=limit, list_filter=list_filter)
             released = store.releases_of(db, [row.id for row in rows])
@@ -125,7 +124,6 @@ class Studies:
         return self._context.idempotency.once(request, effect)
 
     def tags(self) -> list[str]:
-        """The tags of studies that are not archived."""
         with self._context.database.read() as db:
             return tags_in_use(db, store.studies)
 

@@ -78,7 +78,6 @@ def raise_caps(
 
 
 def as_decimal(cap: str | int | None) -> Decimal | None:
-    """A cap as an exact number; None for none."""
     return None if cap is None else Decimal(cap)
 
 

@@ -174,7 +174,6 @@ class Tunings(Jobs[Reply]):
             return self._view(store.find(db, tunings, tuning_id))
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
-        """Tunings with their sequence numbers."""
         with self._context.database.read() as db:
             return [(row.seq, self._view(row)) for row in store.page(db, tunings, after=after, limit=limit)]
 

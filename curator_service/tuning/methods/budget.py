@@ -43,7 +43,6 @@ class Shares:
 
 
 def pure_shares(budget: TuningBudget) -> Shares:
-    """Shares of lambda~ and v~ without a delta."""
     index, value = _epsilons(budget, budget.index_share or "0.5")
     return Shares(_cost(index), _cost(value), Cost(amount(budget.epsilon)))
 

@@ -85,7 +85,6 @@ class Problem:
 
     @property
     def width(self) -> float:
-        """g*, the width of the range."""
         return self.upper - self.lower
 
     @property

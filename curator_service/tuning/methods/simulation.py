@@ -190,7 +190,6 @@ class Sample:
 
     @property
     def spread(self) -> float:
-        """The mean range of posterior means."""
         return float((self.means.max(axis=1) - self.means.min(axis=1)).mean())
 
 

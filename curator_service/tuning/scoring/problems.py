@@ -50,7 +50,6 @@ def _check_centre(tuning: wire.TuningCreate) -> None:
 
 
 def score_range(score: wire.LogisticScore | wire.HttpScore) -> tuple[float, float]:
-    """The range of one record's score."""
     if isinstance(score, wire.HttpScore):
         return score.lower, score.upper
     return -loss_of(score.loss, score.clip).bound, 0.0
