@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.formats import numbers as rules
-from blindopt.wire import (
-    LABEL_CHARACTERS_MAX,
-    CellReading,
-    ColumnChoice,
-    DecimalSign,
-    FileReading,
-    ReadingChoice,
-)
+from blindopt.wire import LABEL_CHARACTERS_MAX, CellReading, ColumnChoice, DecimalSign, FileReading, ReadingChoice
 from curator_service.datasets.columns import DETECTED, choose
 from curator_service.datasets.csv_source import CsvSource, csv_source
 from curator_service.datasets.parquet_source import ParquetSource, parquet_source

@@ -19,16 +19,7 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import BudgetExhausted, LogBroken, NotFound, StorageUnavailable
 from blindopt.wire import FileReading
 from curator_service import store
-from curator_service.budget.ledger import (
-    A_FILE,
-    NO_CHARGES,
-    Account,
-    Balance,
-    Cost,
-    RowBalance,
-    is_raised,
-    unrefined,
-)
+from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Cost, RowBalance, is_raised, unrefined
 from curator_service.budget.overlaps import decisions_of
 from curator_service.budget.table import account_lines, ledger
 from curator_service.datasets import table as withheld

@@ -9,13 +9,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes import CuratorDep, GrantId, StudyId, TokenId
-from service_kit.web.dependencies import (
-    NEEDS_ROOM,
-    RecordedReply,
-    RequestContextDep,
-    api_router,
-    preferences,
-)
+from service_kit.web.dependencies import NEEDS_ROOM, RecordedReply, RequestContextDep, api_router, preferences
 from service_kit.web.listings import ListFilterDep, PagingDep
 from service_kit.web.openapi import header
 from service_kit.web.problems import documented

@@ -19,9 +19,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy import (
-    Table as Table,
-)
+from sqlalchemy import Table as Table
 
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import NotFound
