@@ -5,12 +5,12 @@ from math import sqrt
 
 import numpy as np
 
-from blindopt.arrays import Matrix
+from blindopt.arrays import Matrix, Vector
 from blindopt.gp.input_noise import correlations, declared_noise
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import NoiseLaw
 
-_QUERIED, _OTHERS, _REPETITIONS = 50, 300, 8
+_QUERIED, _OTHERS, _REPETITIONS, _MADE_UP = 50, 300, 8, 500
 _LENGTHSCALE = 0.739
 """Of the rms distance of two rows, over which a squared exponential then correlates by 0.4."""
 
@@ -23,7 +23,16 @@ def rho_of_box(widths: tuple[float, ...], family: str, sd: float, columns: int) 
     return rho(rows, NoiseLaw.model_validate({"family": family, "sd": sd}), columns)
 
 
-def rho(rows: Matrix, law: NoiseLaw, columns: int) -> float:
+def rho_of_variances(variances: Vector, law: NoiseLaw, columns: int) -> float:
+    """``rho`` of 500 made-up Gaussian rows, whose coordinates have these ``variances`` (d,), by the first ``columns``.
+
+    All coordinates, with noise, where ``columns`` is d.
+    """
+    rows = np.random.default_rng(0).standard_normal((_MADE_UP, len(variances))) * np.sqrt(variances)
+    return rho(rows, law, columns, np.eye(len(variances), columns))
+
+
+def rho(rows: Matrix, law: NoiseLaw, columns: int, axes: Matrix | None = None) -> float:
     """How well a search predicts after 50 exact outcomes, through a release of ``rows`` (n, d) with noise of ``law``.
 
     The correlation, over functions and records, of the prediction W' f(A) of a modeler that knows kernel and law with
@@ -31,7 +40,8 @@ def rho(rows: Matrix, law: NoiseLaw, columns: int) -> float:
     of the rms distance of two rows. Constants do not count: the mean over B is taken off. With k the kernel at the
     rows, K its mean over the noise at Z, and W = K(A, A)^-1 K(A, B) it is
     <W, k(A, B)> / sqrt(tr(W' k(A, A) W) |B| (1 - mean k(B, B))) with centred W and k, by second moments. The mean of 8
-    draws of A, B and the noise, which a fixed seed determines.
+    draws of A, B and the noise, which a fixed seed determines. ``axes`` (d, columns): what the release multiplies rows
+    by before the noise; without them, fewer columns than features are a random projection.
     """
     noise = declared_noise(law)
     assert noise is not None, "a release without noise hides nothing"
@@ -42,7 +52,7 @@ def rho(rows: Matrix, law: NoiseLaw, columns: int) -> float:
     for _ in range(_REPETITIONS):
         x = rows[rng.permutation(len(rows))[: _QUERIED + _OTHERS]]
         queried = min(_QUERIED, len(x) // 2)
-        z = _noisy(x, noise, columns, rng)
+        z = _noisy(x if axes is None else x @ axes, noise, columns, rng)
         squared = ((z[:queried, None] - z[None]) ** 2).sum(axis=2)
         at_z = correlations(kernel, noise, columns, squared.ravel())[0].reshape(squared.shape)
         at_z[np.arange(queried), np.arange(queried)] = 1.0

@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.client.reports import Forecast
 from curator_service.privacy import accounting, search_noise
 from curator_service.privacy.search_noise import CHANCE, CLEAR
-from curator_service.privacy.search_simulation import rho
+from curator_service.privacy.search_simulation import rho, rho_of_variances
 from curator_service.releases.mechanisms.registry import planned_mechanism
 from curator_service.releases.report import rho_of
 from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
@@ -55,6 +55,34 @@ def test_rho_is_the_correlation_of_what_a_search_predicts_with_the_outcomes(sd):
     value = rho(x, wire.NoiseLaw(family="gaussian", sd=sd), 3)
     assert value == pytest.approx(drawn_rho(x, sd, np.random.default_rng(3)), abs=0.035)
     assert rho(x, wire.NoiseLaw(family="gaussian", sd=sd / 2), 3) > value + 0.035
+
+
+def test_rho_of_axes_is_that_of_the_columns_that_are_released():
+    """Rows of 40 features of which three vary: by their axes, and by made-up rows of the same variances.
+
+    Controls: noise on all 40, and axes along which nothing varies.
+    """
+    rng, law, sds = np.random.default_rng(5), wire.NoiseLaw(family="gaussian", sd=1.0), np.full(40, 0.01)
+    sds[:3] = 1.5, 2.0, 3.0
+    turned, _ = np.linalg.qr(rng.normal(size=(40, 40)))
+    x = (rng.normal(size=(600, 40)) * sds) @ turned.T
+    value = rho(x, law, 3, turned[:, :3])
+    assert value == pytest.approx(drawn_rho((x @ turned)[:, :3], 1.0, np.random.default_rng(6)), abs=0.035)
+    assert rho_of_variances(sds**2, law, 3) == pytest.approx(value, abs=0.05)
+    assert rho(x, law, 40) < value - 0.1
+    assert rho(x, law, 3, turned[:, 3:6]) < CHANCE
+
+
+def test_rho_of_digits_by_axes():
+    """64 pixels at epsilon 1 and delta 1e-5, a hidden change of 2.7 levels of 16: noise on all, and on 5 or 7 axes."""
+    from sklearn.datasets import load_digits
+
+    x = load_digits().data / 2.7
+    axes = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)[2].T
+    assert rho(x, wire.NoiseLaw(family="gaussian", sd=3.7306), 64) == pytest.approx(0.11, abs=0.01)
+    for r, sd in ((5, 2.38), (7, 2.63)):
+        law = wire.NoiseLaw(family="planar_laplace", sd=sd)
+        assert rho(x, law, r, axes[:, :r]) == pytest.approx(0.5, abs=0.02)
 
 
 def test_rho_does_not_depend_on_the_unit():
