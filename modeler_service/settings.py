@@ -37,66 +37,47 @@ class Settings(ServiceSettings):
     wait_seconds_first: float = Field(5.0, gt=0, description="How long a run first waits before it tries again.")
     wait_seconds_max: float = Field(300.0, gt=0, description="How long it waits at most; each wait is twice the last.")
     wait_hours: float = Field(72.0, gt=0, description="How long a run waits for its curator in all before it fails.")
-    people_hold_seconds: float = Field(
-        20.0, ge=0, description="How long a run keeps its worker for people who measure, before it waits without one."
-    )
-    people_seconds: float = Field(
-        15.0, gt=0, description="How long it then waits before it asks the curator for their answer."
-    )
-    people_seconds_max: float = Field(
-        300.0, gt=0, description="Longest time between two such requests; each wait is twice the last."
-    )
-    people_days: float = Field(
-        30.0, gt=0, description="How long it waits while its curator does not answer; each reply restarts this time."
-    )
-    notify_wait_minutes: float = Field(
-        60.0, ge=0, description="A run that has waited for its curator for so long brings a notice by webhook."
-    )
-    lease_seconds: float = Field(
-        300.0, gt=0, description="A run that made no progress for so long is taken from its worker, and waits."
-    )
+    people_hold_seconds: float = Field(20.0, ge=0)
+    """How long a run keeps its worker for people who measure, before it waits without one."""
+    people_seconds: float = Field(15.0, gt=0)
+    """How long it then waits before it asks the curator for their answer."""
+    people_seconds_max: float = Field(300.0, gt=0)
+    """Longest time between two such requests; each wait is twice the last."""
+    people_days: float = Field(30.0, gt=0)
+    """How long it waits while its curator does not answer; each reply restarts this time."""
+    notify_wait_minutes: float = Field(60.0, ge=0)
+    """A run that has waited for its curator for so long brings a notice by webhook."""
+    lease_seconds: float = Field(300.0, gt=0)
+    """A run that made no progress for so long is taken from its worker, and waits."""
     countersign_every: int = Field(50, ge=1, description="Answers between two countersignatures; one at each end too.")
-    curator_ca: FilePath | None = Field(
-        None, description="CA in PEM that signs curators' certificates; default: the system's."
-    )
-    curator_client_cert: FilePath | None = Field(
-        None, description="Certificate in PEM that is shown to curators which require one."
-    )
+    curator_ca: FilePath | None = None
+    """CA in PEM that signs curators' certificates; default: the system's."""
+    curator_client_cert: FilePath | None = None
+    """Certificate in PEM that is shown to curators which require one."""
     curator_client_key: FilePath | None = Field(None, description="Its private key in PEM.")
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
-    run_stored_bytes_max: int = Field(
-        256 << 20, ge=1 << 20, description="Most bytes that a curator may make one run store, beside its candidates."
-    )
+    run_stored_bytes_max: int = Field(256 << 20, ge=1 << 20)
+    """Most bytes that a curator may make one run store, beside its candidates."""
     run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
-    candidates_engine: str = Field(
-        "process",
-        pattern=r"^(process|threads|(dask|tls)://[^/\s@]+:[0-9]+)$",
-        description="What a run's candidates are computed with: process; threads, which divides them into parts, one "
-        "for each processor, and saves time from about a million candidates on; tls://host:8786, the scheduler of a "
-        "Dask cluster, with a part at each worker. The choices are the same to the last bit.",
-    )
-    candidates_dir: Path | None = Field(
-        None,
-        description="Folder of the releases of this modeler alone; workers of a cluster read them under the same "
-        "path. Default: in DATA_DIR.",
-    )
-    engine_partition_rows: int = Field(
-        4_000_000, ge=1, description="Most candidates of one part, where candidates are divided into parts."
-    )
-    engine_step_seconds: float = Field(
-        600.0, gt=0, description="How long a worker of a cluster may take for one choice before its part is rebuilt."
-    )
+    candidates_engine: str = Field("process", pattern=r"^(process|threads|(dask|tls)://[^/\s@]+:[0-9]+)$")
+    """What a run's candidates are computed with: process; threads, which divides them into parts, one for each
+    processor, and saves time from about a million candidates on; tls://host:8786, the scheduler of a Dask cluster, with
+    a part at each worker. The choices are the same to the last bit."""
+    candidates_dir: Path | None = None
+    """Folder of the releases of this modeler alone; workers of a cluster read them under the same path. Default: in
+    DATA_DIR."""
+    engine_partition_rows: int = Field(4_000_000, ge=1)
+    """Most candidates of one part, where candidates are divided into parts."""
+    engine_step_seconds: float = Field(600.0, gt=0)
+    """How long a worker of a cluster may take for one choice before its part is rebuilt."""
     engine_tls_ca: FilePath | None = Field(None, description="CA in PEM that signs the cluster's certificates.")
     engine_tls_cert: FilePath | None = Field(None, description="Certificate in PEM that is shown to the cluster.")
     engine_tls_key: FilePath | None = Field(None, description="Its private key in PEM.")
-    look_memory_max_bytes: int = Field(
-        2 << 30, ge=1 << 20, description="Most memory that a posterior or recommendation may need while it is computed."
-    )
-    allowed_curators: str = Field(
-        "",
-        description="Hosts of curators that vendors may name, as patterns with commas between: curator.example.org, "
-        "*.hospital.example, 10.0.0.7:8410. Empty: every host; this machine itself only if HOST is loopback.",
-    )
+    look_memory_max_bytes: int = Field(2 << 30, ge=1 << 20)
+    """Most memory that a posterior or recommendation may need while it is computed."""
+    allowed_curators: str = ""
+    """Hosts of curators that vendors may name, as patterns with commas between: curator.example.org,
+    *.hospital.example, 10.0.0.7:8410. Empty: every host; this machine itself only if HOST is loopback."""
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from blindopt import wire
+from blindopt.wire.base import description_of
 from tests.house_words import CONSOLE_WORDS
 
 ROOT = Path(__file__).parents[1]
@@ -51,10 +52,10 @@ def test_no_message_of_a_console_has_a_word_that_the_glossary_replaces():
 
 def test_descriptions_of_fields_lose_words_that_the_glossary_replaces():
     said = {
-        f"{model.__name__}.{name}": field.description or ""
+        f"{model.__name__}.{name}": description_of(model, name) or ""
         for model in vars(wire).values()
         if isinstance(model, type) and issubclass(model, BaseModel)
-        for name, field in model.model_fields.items()
+        for name in model.model_fields
     }
     faults = {name: text for name, text in said.items() if CONSOLE_WORDS.search(text)}
     assert len(said) > 500

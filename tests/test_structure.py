@@ -9,6 +9,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from blindopt.wire.base import description_of
 from curator_service.settings import Settings as CuratorSettings
 from modeler_service.settings import Settings as ModelerSettings
 from tests import postgres
@@ -212,7 +213,7 @@ def test_only_app_and_command_line_read_the_environment():
 @pytest.mark.parametrize("settings", [CuratorSettings, ModelerSettings])
 def test_every_setting_is_described(settings):
     assert settings.model_fields
-    assert [n for n, f in settings.model_fields.items() if not (f.description or "").endswith(".")] == []
+    assert [name for name in settings.model_fields if not (description_of(settings, name) or "").endswith(".")] == []
 
 
 CONSOLES = ("shared/service_kit/console", "curator_service/console", "modeler_service/console")

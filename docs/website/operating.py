@@ -2,6 +2,7 @@
 
 from pydantic_core import PydanticUndefined
 
+from blindopt.wire.base import description_of
 from docs.website.rest import applications
 from docs.website.tables import code, plain, table
 from service_kit.web.metrics import Metrics
@@ -24,7 +25,9 @@ def settings_page() -> str:
         rows: dict[bool, list[list[str]]] = {True: [], False: []}
         for field, info in settings.model_fields.items():
             default = "" if info.default in (None, PydanticUndefined) else code(str(info.default))
-            rows[field in shared].append([code(prefix + field.upper()), default, plain(info.description or "")])
+            rows[field in shared].append(
+                [code(prefix + field.upper()), default, plain(description_of(settings, field) or "")]
+            )
         parts.append(f"## The {name}")
         parts.append(table(["Setting", "Default", "Meaning"], rows[False]))
         parts.append(f"The {name} also has these, which both services have:")

@@ -33,82 +33,57 @@ class ServiceSettings(BaseSettings):
     """Events of which this service can send notices."""
 
     data_dir: Path
-    database_url: SecretStr | None = Field(
-        None, description="postgresql://USER:PASSWORD@HOST/DATABASE; SQLite in DATA_DIR unless set (extra postgres)."
-    )
+    database_url: SecretStr | None = None
+    """postgresql://USER:PASSWORD@HOST/DATABASE; SQLite in DATA_DIR unless set (extra postgres)."""
     database_url_file: FilePath | None = Field(None, description="A file with DATABASE_URL in it, instead.")
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
-    public_url: CuratorUrl | None = Field(
-        None, description="Address of this service as other parties reach it; shown wherever an address is handed over."
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="debug, info, warning or error."
-    )
+    public_url: CuratorUrl | None = None
+    """Address of this service as other parties reach it; shown wherever an address is handed over."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """debug, info, warning or error."""
     body_limit_bytes: int = Field(1 << 20, ge=1 << 10, description="Largest request body, except uploads.")
-    disk_min_bytes: int = Field(
-        64 << 20,
-        ge=0,
-        description="With fewer free bytes on the disk of DATA_DIR, /readyz is 503 and no new work begins: uploads, "
-        "releases, forecasts, tunings, runs.",
-    )
+    disk_min_bytes: int = Field(64 << 20, ge=0)
+    """With fewer free bytes on the disk of DATA_DIR, /readyz is 503 and no new work begins: uploads, releases,
+    forecasts, tunings, runs."""
     rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
     rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
     connections_max: int = Field(1_000, ge=8, description="Open connections in all.")
-    connections_per_address: int = Field(
-        200, ge=4, description="Open connections from one address (IPv6: from one /64 network)."
-    )
-    trusted_proxies: str = Field(
-        "",
-        description="Addresses or networks of reverse proxies, with commas between: from these alone X-Forwarded-For "
-        "is read. CONNECTIONS_PER_ADDRESS does not hold for them.",
-    )
-    https_proxy: str | None = Field(
-        None,
-        repr=False,
-        description="Forward proxy, http://[USER:PASSWORD@]HOST[:PORT], for connections over https to the other "
-        "party's machine; webhooks do not use it. Proxies of the environment are never used.",
-    )
+    connections_per_address: int = Field(200, ge=4)
+    """Open connections from one address (IPv6: from one /64 network)."""
+    trusted_proxies: str = ""
+    """Addresses or networks of reverse proxies, with commas between: from these alone X-Forwarded-For is read.
+    CONNECTIONS_PER_ADDRESS does not hold for them."""
+    https_proxy: str | None = Field(None, repr=False)
+    """Forward proxy, http://[USER:PASSWORD@]HOST[:PORT], for connections over https to the other party's machine;
+    webhooks do not use it. Proxies of the environment are never used."""
     bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
     session_idle_minutes: int = Field(30, ge=1, le=1_440, description="A console session not used for so long ends.")
     session_hours: int = Field(12, ge=1, le=168, description="A console session ends after so long, used or not.")
-    logins_per_minute: int = Field(
-        10, ge=1, description="Logins tried of one name; three times as many at once from one address."
-    )
-    password_hash: PasswordCost = Field(
-        "standard", description="What hashing a password costs: standard; minimal is for tests and protects nothing."
-    )
-    retention_sessions_days: int | None = Field(
-        None, ge=1, le=36_500, description="Console sessions are deleted so many days after they end; none unless set."
-    )
-    retention_notices_days: int | None = Field(
-        None, ge=1, le=36_500, description="Notices are deleted so many days after they end; after 30 unless set."
-    )
+    logins_per_minute: int = Field(10, ge=1)
+    """Logins tried of one name; three times as many at once from one address."""
+    password_hash: PasswordCost = "standard"  # noqa: S105  a setting and not a password
+    """What hashing a password costs: standard; minimal is for tests and protects nothing."""
+    retention_sessions_days: int | None = Field(None, ge=1, le=36_500)
+    """Console sessions are deleted so many days after they end; none unless set."""
+    retention_notices_days: int | None = Field(None, ge=1, le=36_500)
+    """Notices are deleted so many days after they end; after 30 unless set."""
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
-    first_token_file: Path | None = Field(
-        None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."
-    )
-    first_password_file: Path | None = Field(
-        None,
-        description="At a start without users, add one named after the main role; write its password here (mode 0600).",
-    )
-    verify_hours: float = Field(
-        24.0,
-        ge=0,
-        le=8_760,
-        description="Hours between verifications of log and tables in the background, beside that at start; 0: none.",
-    )
-    metrics: bool = Field(
-        False, description="Serve metrics for Prometheus at /metrics to the role monitor (extra metrics)."
-    )
+    first_token_file: Path | None = None
+    """At first start, write a token of the main role here (mode 0600); kept if it exists."""
+    first_password_file: Path | None = None
+    """At a start without users, add one named after the main role; write its password here (mode 0600)."""
+    verify_hours: float = Field(24.0, ge=0, le=8_760)
+    """Hours between verifications of log and tables in the background, beside that at start; 0: none."""
+    metrics: bool = False
+    """Serve metrics for Prometheus at /metrics to the role monitor (extra metrics)."""
     tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
     tls_key: FilePath | None = Field(None, description="Private key in PEM.")
     tls_client_ca: FilePath | None = Field(None, description="CA in PEM: clients must then show a certificate of it.")
 
     notify_url: str | None = Field(None, description="Where notices are sent; none are written unless set.")
-    notify_secret_file: FilePath | None = Field(
-        None, description="File with the key that signs notices: 32 characters or more."
-    )
+    notify_secret_file: FilePath | None = None
+    """File with the key that signs notices: 32 characters or more."""
     notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
     notify_events: str = Field("all", description="Events that send notices, separated by commas; or all.")
     notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")

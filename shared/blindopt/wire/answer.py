@@ -24,12 +24,10 @@ class PrivateAnswers(Request):
     value_bound: PositiveFloat = Field(description="B: the mean outcome lies within B of the centre; public.")
     noise_bound: NonNegativeFloat = Field(0.0, description="R: the measurement noise lies in [-R, R]; public.")
     centre: BoundedFloat = Field(0.0, description="Middle of the range of outcomes; public, in units of the outcome.")
-    plays: Literal["each", "mean"] = Field(
-        "each",
-        description="Several measurements of a record in one query. each: every one is released and charged; mean: "
-        "their mean is released once, for one charge. With privacy_unit answer each measurement is another person's, "
-        "who moves the mean of k by 2C / k at most: laplace and one_bit then have less noise, as the passport says.",
-    )
+    plays: Literal["each", "mean"] = "each"
+    """Several measurements of a record in one query. each: every one is released and charged; mean: their mean is
+    released once, for one charge. With privacy_unit answer each measurement is another person's, who moves the mean of
+    k by 2C / k at most: laplace and one_bit then have less noise, as the passport says."""
 
     @property
     def bound(self) -> float:

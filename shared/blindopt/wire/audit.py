@@ -17,15 +17,12 @@ class AuditEntry(Reply):
     """A record of the audit log."""
 
     seq: int = Field(description="Position in the log, from 0, without gaps.")
-    body: str = Field(
-        max_length=1 << 20,
-        description="RFC 8785 (canonical) text of the record, as it was hashed: in a shared log, of a SharedLogRecord.",
-    )
+    body: str = Field(max_length=1 << 20)
+    """RFC 8785 (canonical) text of the record, as it was hashed: in a shared log, of a SharedLogRecord."""
     leaf: Sha256 = Field(description="SHA-256 of 0x00 and the body.")
     peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})+$", description="Frontier of the Merkle tree, in hex.")]
-    grant_id: str | None = Field(
-        None, description="The grant whose shared log holds the record; null: the service's own log."
-    )
+    grant_id: str | None = None
+    """The grant whose shared log holds the record; null: the service's own log."""
 
 
 class AuditName(Reply):
@@ -39,9 +36,8 @@ class AuditPage(Page):
     """A page of the audit log."""
 
     entries: list[AuditEntry] = Field(max_length=1_000, description="Records, in the order of the log.")
-    names: list[AuditName] = Field(
-        [], description="Names of the users, tokens and grants in these records: not of the log."
-    )
+    names: list[AuditName] = []
+    """Names of the users, tokens and grants in these records: not of the log."""
 
 
 class Checkpoint(Reply):
@@ -49,12 +45,9 @@ class Checkpoint(Reply):
 
     size: int = Field(description="Number of records.")
     root: Sha256 = Field(description="Root of the RFC 6962 tree over all records.")
-    note: str = Field(
-        description=(
-            "A C2SP checkpoint: origin, size and root, signed (Ed25519). The origin is the name of the service's key, "
-            "a slash, and the id of the grant, or `log` for the service's own log."
-        )
-    )
+    note: str
+    """A C2SP checkpoint: origin, size and root, signed (Ed25519). The origin is the name of the service's key, a slash,
+    and the id of the grant, or `log` for the service's own log."""
 
 
 class Consistency(Reply):
@@ -73,12 +66,9 @@ class Verification(Reply):
     size: int = Field(ge=0, description="Number of verified records of the service's own log.")
     root: str | None = Field(description="Root of the tree over them; null if the log does not verify.")
     shared_logs: int = Field(ge=0, description="Number of shared logs (one for each grant) that were verified too.")
-    unread: int = Field(
-        0,
-        ge=0,
-        description="Number of archived records whose files were not read, since one is missing or damaged: the tables "
-        "were compared with the last segment's signed summary.",
-    )
+    unread: int = Field(0, ge=0)
+    """Number of archived records whose files were not read, since one is missing or damaged: the tables were compared
+    with the last segment's signed summary."""
     at: datetime = Field(description="When the verification began.")
     seconds: float = Field(ge=0, description="Seconds that it took.")
 
@@ -88,9 +78,8 @@ class VerificationState(Reply):
 
     sound_at_start: bool = Field(description="Whether the end of the log verified when the service started.")
     started_at: datetime = Field(description="When the service started.")
-    last: Verification | None = Field(
-        description="The last verification of the whole log since then; null: there was none."
-    )
+    last: Verification | None
+    """The last verification of the whole log since then; null: there was none."""
     running: bool = Field(description="Whether a verification is running now.")
     verified: int = Field(ge=0, description="Number of records that the one under way, or the last one, has verified.")
     findings: list[str] = Field(description="Every fault that is known, in words: what differs from the log.")
@@ -100,11 +89,8 @@ class Countersigning(Request):
     """A modeler's countersignature: it holds the shared log up to a checkpoint, and the log has only grown."""
 
     note: str = Field(min_length=1, max_length=10_000, description="The checkpoint with the countersignature added.")
-    key: str = Field(
-        min_length=1,
-        max_length=400,
-        description="The modeler's C2SP verifier key, of type 0x04 or 0x01; the first key of a grant is pinned.",
-    )
+    key: str = Field(min_length=1, max_length=400)
+    """The modeler's C2SP verifier key, of type 0x04 or 0x01; the first key of a grant is pinned."""
 
 
 class Countersigned(Reply):
@@ -119,12 +105,10 @@ class CertificateView(Reply):
     """A certificate that the service uses for TLS."""
 
     setting: str = Field(description="The setting that names its file.")
-    expires_at: datetime = Field(
-        description="When it expires; of a chain the first to, of several authorities the last."
-    )
-    problem: str | None = Field(
-        description="What is wrong and what to do: it expires within 30 days, has expired, or its file is not usable."
-    )
+    expires_at: datetime
+    """When it expires; of a chain the first to, of several authorities the last."""
+    problem: str | None
+    """What is wrong and what to do: it expires within 30 days, has expired, or its file is not usable."""
 
 
 class CertificateList(Reply):
@@ -137,13 +121,11 @@ class Health(Reply):
     """State of a service."""
 
     status: Literal["ok"] = Field(description="Always ok; otherwise the reply is a problem document.")
-    schema_version: int | None = Field(
-        None, description="For a token that may read metrics, of /readyz: version of the database's tables."
-    )
+    schema_version: int | None = None
+    """For a token that may read metrics, of /readyz: version of the database's tables."""
     disk_free_bytes: int | None = Field(None, description="The same: free bytes on the disk with the data folder.")
-    verification: VerificationState | None = Field(
-        None, description="The same: how far the verification of the log is."
-    )
+    verification: VerificationState | None = None
+    """The same: how far the verification of the log is."""
 
 
 class MechanismView(Reply):
@@ -172,9 +154,8 @@ class ModelerMeta(Reply):
     version: str = Field(description="Version of the program.")
     log_key: str = Field(description="C2SP verifier key of its checkpoints.")
     algorithms: list[str] = Field(description="Names of the available algorithms.")
-    exports: list[Literal["json", "csv", "parquet"]] = Field(
-        description="Available export formats of a run; parquet if pyarrow is installed."
-    )
+    exports: list[Literal["json", "csv", "parquet"]]
+    """Available export formats of a run; parquet if pyarrow is installed."""
 
 
 REPORT_TITLE = "blindopt privacy report, version 1"
@@ -192,10 +173,8 @@ class ReportedDataset(Reply):
     public: bool = Field(description="Whether the owner declares that nobody in it needs protection.")
     rows: int = Field(description="Number of records.")
     withheld: int = Field(description="Number of records that are withheld: measured and released no more.")
-    encoded: list[ColumnChoice] = Field(
-        default_factory=list,
-        description="How columns of text, dates or gaps were read: lists of categories and the rest are public inputs.",
-    )
+    encoded: list[ColumnChoice] = Field(default_factory=list)
+    """How columns of text, dates or gaps were read: lists of categories and the rest are public inputs."""
 
 
 class ReportedStudy(Reply):
@@ -205,24 +184,20 @@ class ReportedStudy(Reply):
     name: str = Field(description="Name of the study.")
     verdict: str = Field("", description="The state of its privacy, in one line.")
     summary: list[str] = Field(default_factory=list, description="What was asked about and used so far, in sentences.")
-    processing: Processing = Field(
-        default_factory=Processing,
-        description="Purpose, recipient, period and person responsible, as its owner states.",
-    )
+    processing: Processing = Field(default_factory=Processing)
+    """Purpose, recipient, period and person responsible, as its owner states."""
     state: Literal["draft", "releasing", "open", "closed"] = Field(description="Its state.")
     created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When the candidates were released; null before.")
     spec_sha256: Sha256 = Field(description="Digest of the specification, as in the log.")
-    release_sha256: Sha256 | None = Field(
-        description="SHA-256 of the npy file of the candidates, or of the list of its parts; null before."
-    )
+    release_sha256: Sha256 | None
+    """SHA-256 of the npy file of the candidates, or of the list of its parts; null before."""
     unit: str = Field(description="The unit of privacy: whose data the guarantee is about.")
     relation: str = Field(description="When two datasets are neighbours.")
     mechanism: str = Field(description="Release mechanism that ran, or would run.")
     mechanism_version: int = Field(description="Its version.")
-    status: Status = Field(
-        description="Whether the guarantee is proved, refuted or withdrawn, or whether there is none."
-    )
+    status: Status
+    """Whether the guarantee is proved, refuted or withdrawn, or whether there is none."""
     answers: Answers = Field(description="Answer mechanism (never auto) and its epsilon.")
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
@@ -230,9 +205,8 @@ class ReportedStudy(Reply):
     price: Price = Field(description="Its price, and how many answers the budget allows.")
     worst_epsilon: str | None = Field(description="Epsilon of the record that has used most; null: no bound.")
     spent: Accounting = Field(description="Epsilon used so far: by the number of answers about a record, and in total.")
-    cautions: list[Caution] = Field(
-        description="Choices that an expert would not make; accepted with the release, or by raising caps since."
-    )
+    cautions: list[Caution]
+    """Choices that an expert would not make; accepted with the release, or by raising caps since."""
     attacks: list[Finding] = Field(description="Results of attacks on the actual release.")
     not_tried: str | None = Field(description="Attacks that were omitted, and why; null if none was.")
 
@@ -262,9 +236,8 @@ class LetterRecord(Reply):
 
     number: int = Field(ge=0, lt=2**53, description="Number of the record in the log, from 0.")
     leaf: Sha256 = Field(description="SHA-256 of 0x00 and the record's bytes.")
-    peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})*$", max_length=64 * 64)] = Field(
-        description="Frontier of the tree before the record, in hex: with the leaf, the log that ends with it."
-    )
+    peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})*$", max_length=64 * 64)]
+    """Frontier of the tree before the record, in hex: with the leaf, the log that ends with it."""
     proof: list[Sha256] = Field(max_length=128, description="That the log of the checkpoint begins so (RFC 6962).")
     body: str | None = Field(max_length=1 << 20, description="Its bytes; null if they name others' candidates.")
 
@@ -273,9 +246,19 @@ class LetterEvent(Reply):
     """Something that used epsilon of the person. Counted is the most that may be hers, where nobody can tell."""
 
     kind: Literal[
-        "release", "reused", "groups", "answer", "correction", "refine", "tuning", "bounds", "counted", "erased",
+        "release",
+        "reused",
+        "groups",
+        "answer",
+        "correction",
+        "refine",
+        "tuning",
+        "bounds",
+        "counted",
+        "erased",
         "files",
-    ] = Field(description="What left. Counted: in a study, an erased study, or other files.")  # fmt: skip
+    ]
+    """What left. Counted: in a study, an erased study, or other files."""
     study: str = Field("", description="Name of the study.")
     row: int | None = Field(None, description="Number of the person's candidate; null if it is about everybody.")
     to: list[str] = Field([], description="Who received it.")

@@ -1,10 +1,18 @@
-"""What all models on the wire have in common: strict frozen models, pages, labels, problems."""
+"""What all models on the wire have in common: strict frozen models, pages, labels, problems.
 
+A field is described in ``Field``, or where that takes more than its line, in a text below it (``description_of``).
+"""
+
+import ast
+import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -15,9 +23,11 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     TypeAdapter,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from blindopt import faults
@@ -30,7 +40,46 @@ ROWS_MAX = 1_000
 FEATURES_MAX = 1_000
 
 
-class Request(BaseModel):
+def description_of(model: type[BaseModel], name: str) -> str | None:
+    """What a model says of a field: the text below it, or what ``Field`` or its type has."""
+    for kind in model.__mro__:
+        if text := _texts_of(kind.__module__).get((kind.__name__, name)):
+            return text
+        if name in inspect.get_annotations(kind):
+            break
+    return model.model_fields[name].description
+
+
+@cache
+def _texts_of(module: str) -> dict[tuple[str, str], str]:
+    """By class and field, the texts below fields, each as one line; none of a module without its source.
+
+    pydantic can read them too, but from each class when it is made, for which every start would wait.
+    """
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    texts: dict[tuple[str, str], str] = {}
+    for kind in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for pair in pairwise(kind.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[kind.name, name] = " ".join(text.split())
+    return texts
+
+
+class _Described(BaseModel):
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        json_schema = handler(schema)
+        for name, field in handler.resolve_ref_schema(json_schema).get("properties", {}).items():
+            if (text := description_of(cls, name)) is not None:
+                field["description"] = text
+        return json_schema
+
+
+class Request(_Described):
     """The body of a request."""
 
     # An error must not quote the input: it may be a token.
@@ -43,7 +92,7 @@ TEXT_MAX, ITEMS_MAX = 1 << 16, 1_000_000
 """Lengths of a text, and of a list or a mapping, in a reply whose model names no smaller one."""
 
 
-class Reply(BaseModel):
+class Reply(_Described):
     """The body of a reply. Each text, list and mapping has a length: the other party wrote it."""
 
     model_config = ConfigDict(
@@ -121,9 +170,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Page(Reply):
     """One page of a listing, ordered by sequence number."""
 
-    next_page_token: str | None = Field(
-        None, description="Pass it as page_token to get the next page; null on the last page."
-    )
+    next_page_token: str | None = None
+    """Pass it as page_token to get the next page; null on the last page."""
 
 
 def amount(epsilon_text: str) -> Decimal:
@@ -144,9 +192,8 @@ class CautionFix(Reply):
 
     step: DraftStep = Field(description="The step to change.")
     words: str = Field(max_length=200, description="What to do there, for a link or a button.")
-    use: list[float] | None = Field(
-        None, min_length=2, max_length=2, description="Ends of a range to take, from public inputs; null: none."
-    )
+    use: list[float] | None = Field(None, min_length=2, max_length=2)
+    """Ends of a range to take, from public inputs; null: none."""
 
 
 class Caution(Reply):
@@ -288,18 +335,13 @@ class FieldProblem(Reply):
     row: int | None = Field(None, description="Data row of a file, counted from 1 after the header.")
     line: int | None = Field(None, description="Line of a file, counted from 1.")
     column: str | None = Field(None, description="Column of a file.")
-    count: int | None = Field(
-        None, description="Number of faults of this kind in the column, of which this is the first; null: one."
-    )
+    count: int | None = None
+    """Number of faults of this kind in the column, of which this is the first; null: one."""
     cell: str | None = Field(None, repr=False, description="The cell of a file, up to 100 characters.")
-    spellings: list[list[str]] | None = Field(
-        None, repr=False, description="Ids that may be one person's: up to five, each in two spellings."
-    )
-    readings: list[CellReading] | None = Field(
-        None,
-        repr=False,
-        description="The first five cells that have two readings, where the decimal sign is not sure.",
-    )
+    spellings: list[list[str]] | None = Field(None, repr=False)
+    """Ids that may be one person's: up to five, each in two spellings."""
+    readings: list[CellReading] | None = Field(None, repr=False)
+    """The first five cells that have two readings, where the decimal sign is not sure."""
 
 
 class BudgetProblem(Reply):
@@ -308,22 +350,17 @@ class BudgetProblem(Reply):
     To a modeler, only on the history of its own grant's requests: it reads nothing here about other grants.
     """
 
-    cap: str | None = Field(
-        None,
-        description="The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account. Null "
-        "to a modeler whose own spending leaves room for the request, so that other spending decides.",
-    )
+    cap: str | None = None
+    """The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account. Null to a modeler
+    whose own spending leaves room for the request, so that other spending decides."""
     row: int | None = Field(None, description="The candidate, if the cap is one for each record.")
     requested: str = Field(description="What the request would use: epsilon, or a number of measurements.")
-    spent: str = Field(
-        description="Amount used of the cap so far; to a modeler: by the release and by its own grant's answers."
-    )
+    spent: str
+    """Amount used of the cap so far; to a modeler: by the release and by its own grant's answers."""
     limit: str | None = Field(None, description="The cap; null where cap is.")
-    remaining: Literal["none", "some"] | None = Field(
-        None,
-        description="To a modeler: whether one answer more fits beside what its own grant spent; none, too, where one "
-        "answer was refused. What other grants spent may leave less. Null to others.",
-    )
+    remaining: Literal["none", "some"] | None = None
+    """To a modeler: whether one answer more fits beside what its own grant spent; none, too, where one answer was
+    refused. What other grants spent may leave less. Null to others."""
 
 
 class Problem(Reply):

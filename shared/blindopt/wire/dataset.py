@@ -35,36 +35,23 @@ class ColumnChoice(Request):
     """How a column of a file is read. All of it is public: it must not be computed from the records."""
 
     column: Name = Field(description="Name, as in the header of the file; column_1 for the first, if it has none.")
-    kind: Literal["number", "one_hot", "codes", "date", "label"] = Field(
-        "number",
-        description="number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the "
-        "cell is this value, else 0; flags of Parquet are False and True. codes: the position of the cell in values, "
-        "from 1. date: days since a date. "
-        "label: kept as written for the people or the system that measure and for the record's page, of up to 200 "
-        "characters, stored encrypted; no feature and no outcome. At most 3 columns.",
-    )
-    values: list[_Category] | None = Field(
-        None,
-        min_length=1,
-        max_length=CATEGORIES_MAX,
-        description="For one_hot and codes: the categories, in order. Any other cell counts as missing.",
-    )
-    date_format: DateFormat | None = Field(
-        None, description="For date; null: iso, which is 2024-12-31, also with a time. Others: 31.12.2024, and so on."
-    )
+    kind: Literal["number", "one_hot", "codes", "date", "label"] = "number"
+    """number: as it is. one_hot: a column for each of values, named column=value, that is 1 where the cell is this
+    value, else 0; flags of Parquet are False and True. codes: the position of the cell in values, from 1. date: days
+    since a date. label: kept as written for the people or the system that measure and for the record's page, of up to
+    200 characters, stored encrypted; no feature and no outcome. At most 3 columns."""
+    values: list[_Category] | None = Field(None, min_length=1, max_length=CATEGORIES_MAX)
+    """For one_hot and codes: the categories, in order. Any other cell counts as missing."""
+    date_format: DateFormat | None = None
+    """For date; null: iso, which is 2024-12-31, also with a time. Others: 31.12.2024, and so on."""
     since: date | None = Field(None, strict=False, description="For date: day 0; null: 1970-01-01.")
-    missing: Literal["refuse", "leave_out", "fill"] = Field(
-        "refuse",
-        description="What is done where a cell is empty, NA, N/A, NaN, null or None, or no category: refuse the file, "
-        "leave the row out, or take fill. How many rows are left is public, and nothing hides that a row has a gap.",
-    )
-    fill: BoundedFloat | None = Field(
-        None, description="For missing fill: a number in place of the cell; for one_hot only 0."
-    )
-    missing_values: Markers = Field(
-        [],
-        description='Further cells that count as missing in this column, as they are written, such as "?" or "-999".',
-    )
+    missing: Literal["refuse", "leave_out", "fill"] = "refuse"
+    """What is done where a cell is empty, NA, N/A, NaN, null or None, or no category: refuse the file, leave the row
+    out, or take fill. How many rows are left is public, and nothing hides that a row has a gap."""
+    fill: BoundedFloat | None = None
+    """For missing fill: a number in place of the cell; for one_hot only 0."""
+    missing_values: Markers = []
+    """Further cells that count as missing in this column, as they are written, such as "?" or "-999"."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
@@ -112,26 +99,19 @@ class ReadingChoice(Request):
     """
 
     separator: Separator | None = Field(None, description="What separates cells in CSV; null: detected.")
-    decimal: DecimalSign | None = Field(
-        None, description="Decimal sign of all numbers in CSV; null: that of cells which can be read in one way only."
-    )
+    decimal: DecimalSign | None = None
+    """Decimal sign of all numbers in CSV; null: that of cells which can be read in one way only."""
     encoding: Encoding | None = Field(None, description="Encoding of CSV; null: utf-8.")
-    missing_values: Markers = Field(
-        [],
-        description='Further cells that count as missing in every column, as they are written, such as "?" or "-999".',
-    )
-    columns: list[ChosenColumn] | None = Field(
-        None, description="Columns to read and store; all others are left out. Null: all, as numbers."
-    )
+    missing_values: Markers = []
+    """Further cells that count as missing in every column, as they are written, such as "?" or "-999"."""
+    columns: list[ChosenColumn] | None = None
+    """Columns to read and store; all others are left out. Null: all, as numbers."""
     person: Name | None = Field(None, description="Column that says whose each record is; null: none.")
-    rows_per_person: int | None = Field(
-        None, ge=1, le=ROWS_PER_PERSON_MAX, description="With person: so many records of a person are kept, at random."
-    )
-    person_ids: PersonIds | None = Field(
-        None,
-        description="With person: folded_1 takes ids for one person that differ only in how they are written, as 1017 "
-        "and 1017.0; as_written takes these for two persons. Null: folded_1, and asked where ids differ so.",
-    )
+    rows_per_person: int | None = Field(None, ge=1, le=ROWS_PER_PERSON_MAX)
+    """With person: so many records of a person are kept, at random."""
+    person_ids: PersonIds | None = None
+    """With person: folded_1 takes ids for one person that differ only in how they are written, as 1017 and 1017.0;
+    as_written takes these for two persons. Null: folded_1, and asked where ids differ so."""
 
     @model_validator(mode="after")
     def _persons_belong_together(self) -> Self:
@@ -147,19 +127,15 @@ class FileReading(Reply):
 
     separator: Separator | None = Field(description="What separates cells in CSV; null for Parquet.")
     decimal: DecimalSign | None = Field(description="Decimal sign of numbers in CSV; null for Parquet.")
-    encoding: Encoding | None = Field(
-        None, description="Encoding of CSV; null for Parquet, and for datasets of versions before 0.3."
-    )
+    encoding: Encoding | None = None
+    """Encoding of CSV; null for Parquet, and for datasets of versions before 0.3."""
     missing_values: Markers = Field([], description="Further cells that count as missing in every column.")
     columns: list[ColumnChoice] = Field(description="Columns that were read, and how.")
-    gaps: list[str] = Field(
-        [],
-        description="Columns of which the owner saw missing or unreadable cells before choosing how the file is read: "
-        "what is promised holds between files with the same ones.",
-    )
-    person_ids: PersonIds | None = Field(
-        None, description="How ids of persons are compared; null: as_written, or no person column."
-    )
+    gaps: list[str] = []
+    """Columns of which the owner saw missing or unreadable cells before choosing how the file is read: what is promised
+    holds between files with the same ones."""
+    person_ids: PersonIds | None = None
+    """How ids of persons are compared; null: as_written, or no person column."""
 
     @property
     def labels(self) -> list[str]:
@@ -171,32 +147,24 @@ class SurveyedColumn(Reply):
     """What a column of a file holds: for its owner alone."""
 
     name: str = Field(description="Name as in the header, or column_1 for the first, if it has none.")
-    holds: Contents = Field(
-        description="What all cells are that are not missing; other: a type of Parquet that cannot be read."
-    )
+    holds: Contents
+    """What all cells are that are not missing; other: a type of Parquet that cannot be read."""
     missing: int = Field(description="Number of missing cells.")
-    rounded: int = Field(
-        0,
-        description="Number of cells that would be stored as another number: integers beyond 2^53, or too close to 0.",
-    )
+    rounded: int = 0
+    """Number of cells that would be stored as another number: integers beyond 2^53, or too close to 0."""
     first: list[str] = Field([], description="The first five cells, as they are written; long ones are cut.")
     wrong: int = Field(description="Number of cells that are neither missing nor numbers.")
     wrong_row: int | None = Field(None, description="Row of the first of these, from 1; null: none.")
-    odd: list[str] = Field(
-        [],
-        description="What these cells are, each once, where nearly all filled cells are numbers: they may be markers "
-        "of gaps, such as <5 or -, which missing_values of the column can name.",
-    )
-    values: list[str] | None = Field(
-        None,
-        description="Different texts in order, or different numbers as they are written, which may be codes of "
-        "categories; null: more than 100 texts, too long ones, or more than 12 numbers.",
-    )
+    odd: list[str] = []
+    """What these cells are, each once, where nearly all filled cells are numbers: they may be markers of gaps, such as
+    <5 or -, which missing_values of the column can name."""
+    values: list[str] | None = None
+    """Different texts in order, or different numbers as they are written, which may be codes of categories; null: more
+    than 100 texts, too long ones, or more than 12 numbers."""
     date_formats: list[DateFormat] = Field(description="Formats that fit every cell, where it is a date.")
     constant: bool = Field(description="Whether every cell is the same.")
-    distinct: bool = Field(
-        False, description="Whether it is text of which no two filled cells are equal, as names are."
-    )
+    distinct: bool = False
+    """Whether it is text of which no two filled cells are equal, as names are."""
     unnamed: bool = Field(description="Whether the file gives it no name, as for an index.")
 
 
@@ -219,12 +187,10 @@ class RemainingRows(Reply):
 
     rows: int = Field(description="Number of records that are stored.")
     left_out: int = Field(description="Number of records that are left out because a value is missing.")
-    person_rows_dropped: int = Field(
-        0, description="Number of records that are left out because their person has more."
-    )
-    copies: int | None = Field(
-        None, description="Number of records that equal an earlier one in every column; null: too many to compare."
-    )
+    person_rows_dropped: int = 0
+    """Number of records that are left out because their person has more."""
+    copies: int | None = None
+    """Number of records that equal an earlier one in every column; null: too many to compare."""
     constant: list[str] = Field([], description="Columns with the same value in every stored record.")
 
 
@@ -236,20 +202,16 @@ class PendingUpload(UploadCreated):
     rows: int = Field(description="Number of records.")
     separator: Separator | None = Field(description="What separates cells in CSV; null for Parquet.")
     decimal: DecimalSign | None = Field(description="Decimal sign that was detected; null for Parquet.")
-    unsure: list[CellReading] = Field(
-        [], description="If no cell shows whether decimal is right: the first five cells that have two readings."
-    )
+    unsure: list[CellReading] = []
+    """If no cell shows whether decimal is right: the first five cells that have two readings."""
     encoding: Encoding | None = Field(None, description="Encoding of CSV; null for Parquet.")
-    samples: list[str] = Field(
-        [], description="Words of a file that is not UTF-8, as Windows-1252 reads them, to be checked."
-    )
+    samples: list[str] = []
+    """Words of a file that is not UTF-8, as Windows-1252 reads them, to be checked."""
     columns: list[SurveyedColumn] = Field(description="What was found in its columns.")
-    reading: ReadingChoice | None = Field(
-        None, description="How it is read: as proposed, or as its owner said last. Null: no column can be read yet."
-    )
-    remaining: RemainingRows | None = Field(
-        None, description="What a registration with this reading would store; null: it would be refused."
-    )
+    reading: ReadingChoice | None = None
+    """How it is read: as proposed, or as its owner said last. Null: no column can be read yet."""
+    remaining: RemainingRows | None = None
+    """What a registration with this reading would store; null: it would be refused."""
     registered_as: list[NamedDataset] = Field(description="Datasets that are registrations of the same file.")
 
     @property
@@ -279,29 +241,24 @@ class Column(Reply):
     missing: Literal[0] = Field(0, description="Always 0: records with missing values are left out, or filled.")
     minimum: float = Field(description="Smallest value, in units of the column: private, for the owner only.")
     maximum: float = Field(description="Largest value, in units of the column: private, for the owner only.")
-    rounded: int = Field(
-        0,
-        description="Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0. A "
-        "decimal is the nearest double, to about 16 digits, and is not counted.",
-    )
+    rounded: int = 0
+    """Number of values that differ from the file: integers beyond 2^53, or numbers too close to 0. A decimal is the
+    nearest double, to about 16 digits, and is not counted."""
 
 
 class Overlap(Reply):
     """How many people of a dataset are in an earlier one, of another file. For the owner alone."""
 
     dataset_id: str = Field(description="ds_... of the earlier dataset.")
-    unit: Literal["person", "record"] = Field(
-        description="What was compared: keyed digests of persons if both files have a person column, else of records."
-    )
+    unit: Literal["person", "record"]
+    """What was compared: keyed digests of persons if both files have a person column, else of records."""
     matched: int = Field(ge=1, description="How many are in both.")
     of: int = Field(ge=1, description="How many different ones this dataset has.")
-    decision: Literal["undecided", "continues", "separate"] = Field(
-        description="What its owner decided. undecided: until then nothing of the dataset is released, tuned or "
-        "bounded. continues: both have one account. separate: their accounts are apart."
-    )
-    sentence: str = Field(
-        description="The same in words; not in a list of datasets also what the earlier one has used and withholds."
-    )
+    decision: Literal["undecided", "continues", "separate"]
+    """What its owner decided. undecided: until then nothing of the dataset is released, tuned or bounded. continues:
+    both have one account. separate: their accounts are apart."""
+    sentence: str
+    """The same in words; not in a list of datasets also what the earlier one has used and withholds."""
 
 
 class OverlapDecision(Request):
@@ -310,22 +267,15 @@ class OverlapDecision(Request):
     It cannot be undone: accounts that have become one stay one.
     """
 
-    continues: list[str] = Field(
-        [],
-        max_length=100,
-        description="ds_... of earlier datasets, also erased ones, whose accounts become one with that of this dataset."
-        " Its caps are the lowest of all.",
-    )
-    separate: Name | None = Field(
-        None,
-        description="Why the account stays apart from each other dataset with the same people: accounts and reports "
-        "of both say so, and the log has its digest. Needed if continues does not name all.",
-    )
-    pseudonyms_differ: bool = Field(
-        False,
-        description="Whether the persons in continues have other names here. Then everybody here has used as much as "
-        "the person there who has used most. So it is if nobody here is in them, or they were erased.",
-    )
+    continues: list[str] = Field([], max_length=100)
+    """ds_... of earlier datasets, also erased ones, whose accounts become one with that of this dataset. Its caps are
+    the lowest of all."""
+    separate: Name | None = None
+    """Why the account stays apart from each other dataset with the same people: accounts and reports of both say so,
+    and the log has its digest. Needed if continues does not name all."""
+    pseudonyms_differ: bool = False
+    """Whether the persons in continues have other names here. Then everybody here has used as much as the person there
+    who has used most. So it is if nobody here is in them, or they were erased."""
 
     @model_validator(mode="after")
     def _decides(self) -> Self:
@@ -347,28 +297,21 @@ class DatasetView(Reply):
     sha256: Sha256 = Field(description="SHA-256 of the uploaded file; of a sandbox, of its stored numbers.")
     sandbox: bool = Field(False, description="Whether its records are made up, for a sandbox study.")
     created_at: datetime = Field(description="When it was registered.")
-    erased_at: datetime | None = Field(
-        None, description="When its records, and what was measured of them, were erased; null: they are there."
-    )
-    person_column: str | None = Field(
-        None, description="Column that says whose each record is; only a keyed digest of it is stored. Null: none."
-    )
-    rows_per_person: int | None = Field(
-        None, description="Most records of one person that were kept; null without a person column."
-    )
+    erased_at: datetime | None = None
+    """When its records, and what was measured of them, were erased; null: they are there."""
+    person_column: str | None = None
+    """Column that says whose each record is; only a keyed digest of it is stored. Null: none."""
+    rows_per_person: int | None = None
+    """Most records of one person that were kept; null without a person column."""
     persons: int | None = Field(None, description="Number of persons; null without a person column.")
-    person_rows_dropped: int | None = Field(
-        None, description="Rows left out because their person has more; null without a person column."
-    )
-    reading: FileReading | None = Field(
-        None, description="How the file was read; null for a sandbox, and for datasets of versions before 0.3."
-    )
-    rows_left_out: int = Field(
-        0, description="Rows left out because a value is missing, as reading says: private, for the owner only."
-    )
-    overlaps: list[Overlap] = Field(
-        [], description="Earlier private datasets of other files with the same people, when it was registered."
-    )
+    person_rows_dropped: int | None = None
+    """Rows left out because their person has more; null without a person column."""
+    reading: FileReading | None = None
+    """How the file was read; null for a sandbox, and for datasets of versions before 0.3."""
+    rows_left_out: int = 0
+    """Rows left out because a value is missing, as reading says: private, for the owner only."""
+    overlaps: list[Overlap] = []
+    """Earlier private datasets of other files with the same people, when it was registered."""
 
 
 class ColumnPicture(Reply):
@@ -386,9 +329,8 @@ class DatasetPicture(Reply):
 
     rows: int = Field(description="Number of records.")
     columns: list[ColumnPicture] = Field(description="Its columns.")
-    copies: int | None = Field(
-        description="Number of records that equal an earlier one, labels aside; null: too many to compare."
-    )
+    copies: int | None
+    """Number of records that equal an earlier one, labels aside; null: too many to compare."""
     labels_repeated: int = Field(description="Number of records with a label that another record has too.")
     caution: str = Field(description="Why public inputs must not be chosen by it, in words.")
 
@@ -412,20 +354,10 @@ class LetterCreate(Request):
 
     record: int | None = Field(None, ge=1, lt=2**53, description="Number of the record in the dataset's file, from 1.")
     file_row: int | None = Field(None, ge=1, lt=2**53, description="The same as a spreadsheet numbers it.")
-    label: str | None = Field(
-        None,
-        min_length=1,
-        max_length=1_000,
-        repr=False,
-        description="A label of the record, which no other record has; it is not stored again.",
-    )
-    person: str | None = Field(
-        None,
-        min_length=1,
-        max_length=1_000,
-        repr=False,
-        description="The person, as in the file's person column; it is not stored.",
-    )
+    label: str | None = Field(None, min_length=1, max_length=1_000, repr=False)
+    """A label of the record, which no other record has; it is not stored again."""
+    person: str | None = Field(None, min_length=1, max_length=1_000, repr=False)
+    """The person, as in the file's person column; it is not stored."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -460,9 +392,8 @@ class WithheldReply(Reply):
 
     dataset_id: str = Field(description="ds_...")
     records: int = Field(description="Number of records of the dataset that are withheld now.")
-    named: list[NamedRecord] = Field(
-        [], repr=False, description="Of a dry run: the records that would be withheld, 100 at most."
-    )
+    named: list[NamedRecord] = Field([], repr=False)
+    """Of a dry run: the records that would be withheld, 100 at most."""
 
 
 class WithheldRecord(Reply):
@@ -494,11 +425,8 @@ class OuterRange(Request):
     """A column with a public range that its values are clamped to."""
 
     column: Name = Field(description="Name of a column of the dataset.")
-    outer: list[BoundedFloat] = Field(
-        min_length=2,
-        max_length=2,
-        description="Lower and upper end, in units of the column: public, and surely wide enough.",
-    )
+    outer: list[BoundedFloat] = Field(min_length=2, max_length=2)
+    """Lower and upper end, in units of the column: public, and surely wide enough."""
 
     @model_validator(mode="after")
     def _has_room(self) -> Self:
@@ -511,19 +439,13 @@ class OuterRange(Request):
 class BoundsCreate(Request):
     """A request for private quantiles of columns. All of it is public."""
 
-    columns: list[OuterRange] = Field(
-        min_length=1, max_length=BOUNDS_COLUMNS_MAX, description="Columns, each with its outer range; none twice."
-    )
-    quantiles: list[_Quantile] | None = Field(
-        None,
-        min_length=2,
-        max_length=BOUNDS_QUANTILES_MAX,
-        description="Shares of records below, in ascending order. Null: the two outermost that epsilon and the number "
-        "of records allow, from 0.01 and 0.99 to 0.25 and 0.75.",
-    )
-    epsilon: Epsilon = Field(
-        description="epsilon of all quantiles together, for replacing one record, or one person's records."
-    )
+    columns: list[OuterRange] = Field(min_length=1, max_length=BOUNDS_COLUMNS_MAX)
+    """Columns, each with its outer range; none twice."""
+    quantiles: list[_Quantile] | None = Field(None, min_length=2, max_length=BOUNDS_QUANTILES_MAX)
+    """Shares of records below, in ascending order. Null: the two outermost that epsilon and the number of records
+    allow, from 0.01 and 0.99 to 0.25 and 0.75."""
+    epsilon: Epsilon
+    """epsilon of all quantiles together, for replacing one record, or one person's records."""
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
@@ -550,18 +472,14 @@ class PrivateBounds(Reply):
 
     id: str = Field(description="bnd_...")
     dataset_id: str = Field(description="ds_...")
-    state: Literal["drawn", "interrupted"] = Field(
-        description="interrupted: charged, and stopped before its draw; the same request under its key draws."
-    )
+    state: Literal["drawn", "interrupted"]
+    """interrupted: charged, and stopped before its draw; the same request under its key draws."""
     epsilon: Epsilon = Field(description="epsilon that every record was charged.")
     unit: Literal["record", "person"] = Field(description="Whose protection epsilon is about.")
     quantiles: list[float] = Field(description="Shares of records below.")
-    rank_error: float = Field(
-        description=(
-            "Number of records by which the rank of each quantile is off at most, with probability 0.95, compared with "
-            "the best candidate."
-        )
-    )
+    rank_error: float
+    """Number of records by which the rank of each quantile is off at most, with probability 0.95, compared with the
+    best candidate."""
     columns: list[ColumnBounds] = Field(description="One for each column; empty if interrupted.")
     guarantee: str = Field(description="What is promised, in words.")
     created_at: datetime = Field(description="When it was charged.")

@@ -19,14 +19,11 @@ class FindMany(Request):
     """Find as many good candidates as possible."""
 
     kind: Literal["many"] = Field("many", description="many.")
-    threshold: Threshold | None = Field(
-        None,
-        description="A candidate is good if its outcome is at least this, where the largest is the best, and at most "
-        "this otherwise.",
-    )
-    share: Annotated[float, Field(gt=0, le=0.5)] | None = Field(
-        None, description="The best candidates are good, this share of all. The threshold is estimated as answers come."
-    )
+    threshold: Threshold | None = None
+    """A candidate is good if its outcome is at least this, where the largest is the best, and at most this
+    otherwise."""
+    share: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    """The best candidates are good, this share of all. The threshold is estimated as answers come."""
 
     @model_validator(mode="after")
     def _says_what_is_good(self) -> Self:
@@ -58,15 +55,11 @@ class GoodCandidates(Reply):
     """The good candidates that a search found, and others that probably are good."""
 
     threshold: float = Field(description="What counts as good, in units of the measurement: as stated, or estimated.")
-    found: float = Field(
-        ge=0, description="Good queried candidates: their number where answers are exact, else the expected number."
-    )
+    found: float = Field(ge=0)
+    """Good queried candidates: their number where answers are exact, else the expected number."""
     queries: int = Field(ge=0, description="Number of candidates that were queried.")
-    by_chance: float | None = Field(
-        None, ge=0, description="Expected number of good ones among as many random candidates; null: not estimated."
-    )
-    candidates: list[GoodCandidate] = Field(
-        max_length=GOOD_MAX + PREDICTED_MAX,
-        description="Up to 5,000 queried ones with a probability of 1/2 at least, then up to 1,000 such others; the "
-        "most probable first.",
-    )
+    by_chance: float | None = Field(None, ge=0)
+    """Expected number of good ones among as many random candidates; null: not estimated."""
+    candidates: list[GoodCandidate] = Field(max_length=GOOD_MAX + PREDICTED_MAX)
+    """Up to 5,000 queried ones with a probability of 1/2 at least, then up to 1,000 such others; the most probable
+    first."""

@@ -41,12 +41,9 @@ MeasurerState = Literal["waiting", "expected", "given_up"]
 class SystemAsked(Reply):
     """State of an open measurement that the owner's system is to make."""
 
-    state: MeasurerState = Field(
-        description=(
-            "waiting: sent to the system at next_at; expected: the system said that it will report later; given_up: "
-            "the curator no longer sends it, people can measure."
-        )
-    )
+    state: MeasurerState
+    """waiting: sent to the system at next_at; expected: the system said that it will report later; given_up: the
+    curator no longer sends it, people can measure."""
     attempts: int = Field(ge=0, description="Number of attempts since the last manual retry.")
     next_at: datetime | None = Field(description="Earliest time of the next attempt; null: there is none.")
     problem: str | None = Field(description="Why the last attempt failed; never the system's own text, never a value.")
@@ -65,57 +62,40 @@ class InboxItem(Reply):
     lower: float | None = Field(description="Smallest plausible value, in its unit: smaller ones are refused.")
     upper: float | None = Field(description="Largest plausible value, in its unit: larger ones are refused.")
     record: int = Field(ge=1, description="Number of the record in the dataset's file, from 1.")
-    file_row: int | None = Field(
-        None,
-        description="Number of the record as a spreadsheet shows it: in CSV the header is 1, Parquet has no header. "
-        "Null: the curator does not know the file's kind, because it was registered before version 0.3.",
-    )
+    file_row: int | None = None
+    """Number of the record as a spreadsheet shows it: in CSV the header is 1, Parquet has no header. Null: the curator
+    does not know the file's kind, because it was registered before version 0.3."""
     labels: list[RecordText] = Field([], description="Labels of the record that the study shows.")
     in_words: list[RecordText] = Field([], description="What shown has, in the words of the file.")
     shown: list[Shown] = Field(description="Values of the record that the study shows.")
-    consent: str | None = Field(
-        None,
-        exclude_if=lambda consent: consent is None,
-        description="What to read to the person before measuring: an answer needs her consent. Absent: none is needed.",
-    )
-    probability: float | None = Field(
-        None,
-        description="Of an open measurement: probability that the outcome is good, as the vendor claims, where the "
-        "study looks for many; null: not stated.",
-    )
+    consent: str | None = Field(None, exclude_if=lambda consent: consent is None)
+    """What to read to the person before measuring: an answer needs her consent. Absent: none is needed."""
+    probability: float | None = None
+    """Of an open measurement: probability that the outcome is good, as the vendor claims, where the study looks for
+    many; null: not stated."""
     play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first measurement of the record in its query.")
     plays: int = Field(ge=1, le=PLAYS_MAX, description="Number of measurements of the record in its query.")
     asked_at: datetime = Field(description="When it was requested.")
     due_at: datetime | None = Field(description="When it will count as declined; null: never.")
-    state: Literal["open", "answered", "declined", "overdue"] = Field(
-        description=(
-            "Open, overdue and declined measurements can be answered; an answered one can be corrected or voided."
-        )
-    )
+    state: Literal["open", "answered", "declined", "overdue"]
+    """Open, overdue and declined measurements can be answered; an answered one can be corrected or voided."""
     value: float | None = Field(description="The latest entered value, in its unit; null if there is none.")
     version: int = Field(ge=0, description="Number of values entered so far.")
     reason: DeclineReason | None = Field(description="Why it was declined.")
     note: str | None = Field(description="Note of the last answer or decline.")
     changed_at: datetime | None = Field(description="When it was last answered or declined.")
     changed_by: str | None = Field(description="Name of the person who last answered or declined it.")
-    earlier: list[EarlierMeasurement] = Field(
-        [], description="The latest values of the same record in this study, newest first; 3 at most."
-    )
-    costs_again: bool = Field(
-        False,
-        description="Whether a private answer of its query has left: then another value is charged as a correction.",
-    )
-    mean_held_back: bool = Field(
-        False,
-        description="Whether the mean of the record's measurements in this query is declined since one of them was "
-        "taken back: :release_mean releases the mean of the others.",
-    )
-    problem: str | None = Field(
-        None, description="Why the owner's system did not measure an open measurement that was given up: people can."
-    )
-    system: SystemAsked | None = Field(
-        None, description="State at the owner's system; null if people measure, or it is not open."
-    )
+    earlier: list[EarlierMeasurement] = []
+    """The latest values of the same record in this study, newest first; 3 at most."""
+    costs_again: bool = False
+    """Whether a private answer of its query has left: then another value is charged as a correction."""
+    mean_held_back: bool = False
+    """Whether the mean of the record's measurements in this query is declined since one of them was taken back:
+    :release_mean releases the mean of the others."""
+    problem: str | None = None
+    """Why the owner's system did not measure an open measurement that was given up: people can."""
+    system: SystemAsked | None = None
+    """State at the owner's system; null if people measure, or it is not open."""
 
 
 class InboxPage(Page):
@@ -135,28 +115,23 @@ class InboxNews(Reply):
 class MeasuringSystem(Reply):
     """State of the owner's measuring system, as the curator sees it."""
 
-    state: Literal["none", "asked", "held"] = Field(
-        description=(
-            "none: no system is configured (MEASURER_URL); asked: measurements are sent when they are due; held: it "
-            "failed several times in a row; from next_at on, single calls test whether it is back."
-        )
-    )
+    state: Literal["none", "asked", "held"]
+    """none: no system is configured (MEASURER_URL); asked: measurements are sent when they are due; held: it failed
+    several times in a row; from next_at on, single calls test whether it is back."""
     failures: int = Field(ge=0, description="Number of consecutive failed calls, since the curator's start.")
     problem: str | None = Field(description="Why the last of them failed; never the system's own text.")
     next_at: datetime | None = Field(description="Earliest time of the next call; null: as soon as one is due.")
     waiting: int = Field(ge=0, description="Number of open measurements that will be sent to it.")
     expected: int = Field(ge=0, description="Number of open measurements that it said it will report later.")
-    given_up: int = Field(
-        ge=0, description="Number of open measurements that are no longer sent to it: they wait for people."
-    )
+    given_up: int = Field(ge=0)
+    """Number of open measurements that are no longer sent to it: they wait for people."""
 
 
 class TriedAgain(Reply):
     """Measurements that are sent to the owner's system again."""
 
-    measurements: int = Field(
-        ge=0, description="Number of measurements; each is sent with the same idempotency key as before."
-    )
+    measurements: int = Field(ge=0)
+    """Number of measurements; each is sent with the same idempotency key as before."""
 
 
 class Measured(Request):
@@ -164,46 +139,33 @@ class Measured(Request):
 
     measurement_id: MeasurementId
     value: BoundedFloat = Field(description="y, in units of the measurement.")
-    expected_version: int | None = Field(
-        None, ge=0, description="The version that this value replaces; 409 if somebody has entered another value since."
-    )
+    expected_version: int | None = Field(None, ge=0)
+    """The version that this value replaces; 409 if somebody has entered another value since."""
 
 
 class AnswerCreate(Request):
     """Values for some or all measurements of a query."""
 
-    values: list[Measured] = Field(
-        min_length=1, max_length=MEASUREMENTS_MAX, description="Values, each measurement once."
-    )
+    values: list[Measured] = Field(min_length=1, max_length=MEASUREMENTS_MAX)
+    """Values, each measurement once."""
     note: Text | None = Field(None, description="Note for the owner only.")
-    consent: bool = Field(
-        False,
-        exclude_if=lambda consent: not consent,
-        description="Must be true where an item has a consent: it was read to each person, who agreed.",
-    )
+    consent: bool = Field(False, exclude_if=lambda consent: not consent)
+    """Must be true where an item has a consent: it was read to each person, who agreed."""
 
 
 class CorrectCreate(Request):
     """A correction of entered values: other values, or that there is none."""
 
     values: list[Measured] = Field([], max_length=MEASUREMENTS_MAX, description="Values, each measurement once.")
-    void: list[MeasurementId] = Field(
-        [],
-        max_length=MEASUREMENTS_MAX,
-        description="Measurements whose value is void, such as of a wrong sample: from now on they are declined, and "
-        "a mean that one of them is part of is declined whole. That releases no number and uses no epsilon.",
-    )
-    reason: DeclineReason | None = Field(
-        None,
-        description="Why they are void, for the owner only: a modeler learns only that the candidate has no answer.",
-    )
+    void: list[MeasurementId] = Field([], max_length=MEASUREMENTS_MAX)
+    """Measurements whose value is void, such as of a wrong sample: from now on they are declined, and a mean that one
+    of them is part of is declined whole. That releases no number and uses no epsilon."""
+    reason: DeclineReason | None = None
+    """Why they are void, for the owner only: a modeler learns only that the candidate has no answer."""
     note: Text | None = Field(None, description="Note for the owner only.")
-    undo_version: int | None = Field(
-        None,
-        ge=0,
-        description="Void this version of each measurement alone: 409 if another value was entered since, or if a "
-        "private answer of the query has left, so that another value would be charged.",
-    )
+    undo_version: int | None = Field(None, ge=0)
+    """Void this version of each measurement alone: 409 if another value was entered since, or if a private answer of
+    the query has left, so that another value would be charged."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -217,22 +179,17 @@ class CorrectCreate(Request):
 class MeanRelease(Request):
     """Means to release over the measurements that are left, after others were taken back."""
 
-    measurement_ids: list[MeasurementId] = Field(
-        [],
-        max_length=MEASUREMENTS_MAX,
-        description="Any measurements of the records in question; empty: all means of the query that are held back.",
-    )
+    measurement_ids: list[MeasurementId] = Field([], max_length=MEASUREMENTS_MAX)
+    """Any measurements of the records in question; empty: all means of the query that are held back."""
 
 
 class DeclineCreate(Request):
     """Measurements of a query that will not be made."""
 
-    measurement_ids: list[MeasurementId] = Field(
-        [], max_length=MEASUREMENTS_MAX, description="Ids of the measurements; empty: all that are still open."
-    )
-    reason: DeclineReason = Field(
-        description="Why, for the owner only: a modeler learns only that the candidate has no answer."
-    )
+    measurement_ids: list[MeasurementId] = Field([], max_length=MEASUREMENTS_MAX)
+    """Ids of the measurements; empty: all that are still open."""
+    reason: DeclineReason
+    """Why, for the owner only: a modeler learns only that the candidate has no answer."""
     note: Text | None = Field(None, description="Note for the owner only.")
 
 
@@ -243,9 +200,8 @@ class QueryMeasurements(Reply):
     state: Literal["pending", "answered"] = Field(description="answered: the answer is available to the modeler.")
     version: int = Field(ge=0, description="Version of the answer that the modeler gets; 0 while the query is pending.")
     open: int = Field(ge=0, description="Number of open measurements.")
-    charged: str | None = Field(
-        description="Epsilon charged for releasing private answers again; null if nothing was charged."
-    )
+    charged: str | None
+    """Epsilon charged for releasing private answers again; null if nothing was charged."""
 
 
 class ImportCorrection(Reply):
@@ -280,13 +236,11 @@ class InboxImport(Reply):
     declined: int = Field(ge=0, description="Number of new declines imported.")
     unchanged: int = Field(0, ge=0, description="Number of lines with what is stored already: they change nothing.")
     withheld: int = Field(0, ge=0, description="Number of lines with a value of a withheld record: they are skipped.")
-    corrected: int = Field(
-        0, ge=0, description="Number of lines with another value or reason than the stored one: they correct it."
-    )
+    corrected: int = Field(0, ge=0)
+    """Number of lines with another value or reason than the stored one: they correct it."""
     corrections: list[ImportCorrection] = Field([], description="In a dry run: these lines, with both values.")
-    charged: str | None = Field(
-        None, description="Epsilon charged for releasing private answers again; null if nothing is charged."
-    )
+    charged: str | None = None
+    """Epsilon charged for releasing private answers again; null if nothing is charged."""
     blank: int = Field(ge=0, description="Number of lines without a value or a reason: they stay open.")
     queries: int = Field(ge=0, le=ROWS_MAX * MEASUREMENTS_MAX, description="Number of queries that are now answered.")
     decimal: DecimalSign = Field(".", description="Decimal sign of the sheet.")

@@ -32,9 +32,8 @@ class RecommendationMessage(Request):
     kind: Literal["recommendation"] = Field("recommendation", description="recommendation.")
     row: Candidate
     mean: float | None = Field(None, description="Posterior mean there, in units of the outcome; null: not said.")
-    interval: MeanInterval | None = Field(
-        None, description="Interval of the mean outcome there, by the vendor's model; null: not said."
-    )
+    interval: MeanInterval | None = None
+    """Interval of the mean outcome there, by the vendor's model; null: not said."""
     note: Text | None = Field(None, description="Note for the owner.")
     salt: Salt = ""
 
@@ -87,9 +86,8 @@ class MessageView(Reply):
     grant_id: str = Field(description="grt_...: whose message it is.")
     name: str = Field(description="Name of the grant.")
     message: MessageCreate = Field(description="What was sent.")
-    state: Literal["open"] | Decision = Field(
-        description="open, or the word that the owner chose: the last one. It says nothing else of the record."
-    )
+    state: Literal["open"] | Decision
+    """open, or the word that the owner chose: the last one. It says nothing else of the record."""
     word: Text | None = Field(description="What the owner wrote to the vendor with it.")
     salt: str = Field("", description="Random, so that the digests in the logs reveal nothing about the texts.")
     created_at: datetime = Field(description="When it was received.")
@@ -105,16 +103,12 @@ class MessagePage(Page):
 class MessageDecision(Request):
     """The owner's decision. The vendor reads it."""
 
-    decision: Decision = Field(
-        description=(
-            "Of a recommendation: accepted, rejected or measured; it may be decided again. Of a request for budget: "
-            "approved or declined, once."
-        )
-    )
+    decision: Decision
+    """Of a recommendation: accepted, rejected or measured; it may be decided again. Of a request for budget: approved
+    or declined, once."""
     word: Text | None = Field(None, description="What the vendor reads with it.")
-    budget: Budget | None = Field(
-        None, description="With approved: the caps from now on, up to what was requested. Left out: as requested."
-    )
+    budget: Budget | None = None
+    """With approved: the caps from now on, up to what was requested. Left out: as requested."""
 
 
 class BudgetRaise(Request):
@@ -141,9 +135,8 @@ class RecordView(Reply):
     in_words: list[RecordText] = Field([], description="Its columns in the words of the file.")
     columns: list[Shown] = Field(description="Every stored column, in the units of the file.")
     plays: int = Field(description="How often the candidate was measured for vendors.")
-    measured: list[EarlierMeasurement] = Field(
-        [], description="The outcomes that people or a system measured, newest first; of a single record alone."
-    )
+    measured: list[EarlierMeasurement] = []
+    """The outcomes that people or a system measured, newest first; of a single record alone."""
     withheld: bool = Field(False, description="Whether the owner withheld it: measured and released no more.")
 
 
@@ -171,9 +164,8 @@ class RunMessage(Reply):
     run_id: str = Field(description="run_...")
     number: int = Field(ge=1, description="Number of the message in its run, from 1.")
     message: MessageCreate = Field(description="What is sent.")
-    state: Literal["unsent", "open"] | Decision = Field(
-        description="unsent: the curator has not confirmed it; open: the owner has not decided; else the owner's word."
-    )
+    state: Literal["unsent", "open"] | Decision
+    """unsent: the curator has not confirmed it; open: the owner has not decided; else the owner's word."""
     word: str | None = Field(description="What the owner wrote with the decision.")
     problem: str | None = Field(description="Why it could not be sent, or the decision not be read, at the last try.")
     created_at: datetime = Field(description="When it was written.")
@@ -216,20 +208,17 @@ class NoticeSubject(Reply):
 
     study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] | None = Field(None, description="std_...")
     query_id: Annotated[str, Field(pattern=r"^qry_[0-9a-f]{16}$")] | None = Field(None, description="qry_...")
-    dataset_id: Annotated[str, Field(pattern=r"^ds_[0-9a-f]{16}$")] | None = Field(
-        None, description="ds_...: the first registration of a file, which names its account."
-    )
+    dataset_id: Annotated[str, Field(pattern=r"^ds_[0-9a-f]{16}$")] | None = None
+    """ds_...: the first registration of a file, which names its account."""
     forecast_id: Annotated[str, Field(pattern=r"^fct_[0-9a-f]{16}$")] | None = Field(None, description="fct_...")
     tuning_id: Annotated[str, Field(pattern=r"^tun_[0-9a-f]{16}$")] | None = Field(None, description="tun_...")
     run_id: Annotated[str, Field(pattern=r"^run_[0-9a-f]{16}$")] | None = Field(None, description="run_...")
     message_id: Annotated[str, Field(pattern=r"^msg_[0-9a-f]{16}$")] | None = Field(None, description="msg_...")
     cap: Cap | None = Field(None, description="A cap of a study; epsilon and delta: caps of a dataset's account.")
-    state: Literal["open", "draft"] | None = Field(
-        None, description="State of the study after a release that succeeded (open) or failed (draft)."
-    )
-    problem: Annotated[str, Field(pattern=r"^[a-z_]{1,60}$")] | None = Field(
-        None, description="Code of the error that ended a run or keeps it waiting, or of a warning."
-    )
+    state: Literal["open", "draft"] | None = None
+    """State of the study after a release that succeeded (open) or failed (draft)."""
+    problem: Annotated[str, Field(pattern=r"^[a-z_]{1,60}$")] | None = None
+    """Code of the error that ended a run or keeps it waiting, or of a warning."""
 
 
 class NoticeCounts(Reply):
@@ -257,15 +246,11 @@ class NoticeView(Reply):
     """A notice and the state of its delivery."""
 
     notice: Notice = Field(description="The body of the webhook.")
-    state: NoticeState = Field(
-        description="pending: not delivered yet, or to be retried; failed: given up after three days of attempts."
-    )
+    state: NoticeState
+    """pending: not delivered yet, or to be retried; failed: given up after three days of attempts."""
     attempts: int = Field(ge=0, description="Number of attempts.")
-    next_at: datetime | None = Field(
-        description=(
-            "Earliest time of the next attempt of a pending notice; null if it was not attempted yet, or has ended."
-        )
-    )
+    next_at: datetime | None
+    """Earliest time of the next attempt of a pending notice; null if it was not attempted yet, or has ended."""
     ended_at: datetime | None = Field(description="When it was delivered or given up.")
     problem: str | None = Field(description="Why the last attempt failed, in words.")
 

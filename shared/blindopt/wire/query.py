@@ -36,17 +36,10 @@ class PublishedCandidates(Reply):
     id: str = Field(description="std_...")
     n: int = Field(ge=1, le=10**9, description="Number of candidates.")
     r: int = Field(ge=1, le=1_000, description="Columns of the release.")
-    release_sha256: Sha256 = Field(
-        description=(
-            "SHA-256 of the npy file of the candidates, its ETag; or of a line `rows bytes sha256` for "
-            "each of its parts."
-        )
-    )
-    parts: list[ReleasePart] = Field(
-        [],
-        max_length=PARTS_MAX,
-        description="Of a large release: the parts of its npy file, in order, each fetched by its number, from 0.",
-    )
+    release_sha256: Sha256
+    """SHA-256 of the npy file of the candidates, its ETag; or of a line `rows bytes sha256` for each of its parts."""
+    parts: list[ReleasePart] = Field([], max_length=PARTS_MAX)
+    """Of a large release: the parts of its npy file, in order, each fetched by its number, from 0."""
 
     @model_validator(mode="after")
     def _parts_are_whole(self) -> Self:
@@ -65,68 +58,50 @@ class RowPlays(Request):
 
     row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
     plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements.")
-    probability: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Probability that its outcome is good, by the modeler's model, where the study looks for many: "
-        "people who measure see it; null: not stated.",
-    )
+    probability: float | None = Field(None, ge=0, le=1)
+    """Probability that its outcome is good, by the modeler's model, where the study looks for many: people who measure
+    see it; null: not stated."""
 
 
 class QueryRequest(Request):
     """Candidates to measure."""
 
-    rows: list[RowPlays] = Field(
-        min_length=1, max_length=ROWS_MAX, description="Candidates, in the order of the answers."
-    )
+    rows: list[RowPlays] = Field(min_length=1, max_length=ROWS_MAX)
+    """Candidates, in the order of the answers."""
 
 
 class PrivacyNoise(Reply):
     """Noise that protects an answer."""
 
     family: Literal["none", "laplace", "one_bit", "piecewise"] = Field("none", description="none: no privacy noise.")
-    scale: float | None = Field(
-        None,
-        ge=0,
-        description="In units of the outcome. laplace: scale of the noise; one_bit and piecewise: how far an answer "
-        "lies from the centre at most.",
-    )
+    scale: float | None = Field(None, ge=0)
+    """In units of the outcome. laplace: scale of the noise; one_bit and piecewise: how far an answer lies from the
+    centre at most."""
     bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of the outcome.")
-    variance: float | None = Field(
-        None, ge=0, description="Variance of the noise for the worst-case outcome, in squared units of the outcome."
-    )
+    variance: float | None = Field(None, ge=0)
+    """Variance of the noise for the worst-case outcome, in squared units of the outcome."""
 
 
 class NoisePassport(Reply):
     """Noise description of an answer: all that a modeler needs to state its likelihood."""
 
     privacy: PrivacyNoise = Field(PrivacyNoise(), description="Privacy noise.")
-    clip: tuple[float, float] | None = Field(
-        None, description="Bounds to which outcomes were clipped; null: not clipped."
-    )
-    measurement_variance: float = Field(
-        ge=0,
-        description="Variance of the measurement noise that the curator added to the released value: a mean of "
-        "several has less.",
-    )
+    clip: tuple[float, float] | None = None
+    """Bounds to which outcomes were clipped; null: not clipped."""
+    measurement_variance: float = Field(ge=0)
+    """Variance of the measurement noise that the curator added to the released value: a mean of several has less."""
     measurement_variance_known: bool = Field(True, description="False if the variance is an estimate.")
-    z: list[float] | None = Field(
-        None,
-        max_length=FEATURES_MAX,
-        exclude_if=lambda z: z is None,
-        description="The less blurred copy of the candidate that came with the answer, as a modeler stores it: a "
-        "curator sends it in refined of its reply. Absent where there is none.",
-    )
+    z: list[float] | None = Field(None, max_length=FEATURES_MAX, exclude_if=lambda z: z is None)
+    """The less blurred copy of the candidate that came with the answer, as a modeler stores it: a curator sends it in
+    refined of its reply. Absent where there is none."""
 
 
 class Answer(Reply):
     """A released measurement of a candidate."""
 
     row: int = Field(description="Number of the candidate, from 0.")
-    play: int = Field(
-        ge=1, le=PLAYS_MAX, description="Number of the measurement of this candidate in the query, from 1."
-    )
+    play: int = Field(ge=1, le=PLAYS_MAX)
+    """Number of the measurement of this candidate in the query, from 1."""
     plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements of which the answer is the mean.")
     y: float = Field(description="The released outcome, in units of the measurement.")
     passport: NoisePassport = Field(description="Noise description of the answer.")
@@ -140,9 +115,8 @@ class Refinement(Reply):
     """A queried record once more, less blurred: drawn once for each record, whoever queries it, however often."""
 
     row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
-    z: list[float] = Field(
-        min_length=1, max_length=FEATURES_MAX, description="Its features with the noise of refine, in scaled units."
-    )
+    z: list[float] = Field(min_length=1, max_length=FEATURES_MAX)
+    """Its features with the noise of refine, in scaled units."""
 
 
 class QueryPending(Reply):
@@ -165,33 +139,18 @@ class QueryReply(Reply):
     id: str = Field(pattern=r"^qry_[0-9a-f]{16}$", description="qry_...")
     study_id: str = Field(description="The study of the query.")
     state: Literal["answered"] = Field(description="All answers are available.")
-    version: int = Field(
-        1, ge=1, lt=2**53, description="Version of the answers, increased by each correction: the largest one is valid."
-    )
+    version: int = Field(1, ge=1, lt=2**53)
+    """Version of the answers, increased by each correction: the largest one is valid."""
     created_at: datetime = Field(description="When it was answered.")
-    answers: list[Answer] = Field(
-        max_length=ROWS_MAX * PLAYS_MAX,
-        description=(
-            "One answer per measurement, or one per requested candidate if means are released, in the order of the "
-            "request."
-        ),
-    )
-    declined: list[int] = Field(
-        [],
-        max_length=ROWS_MAX,
-        description="Requested candidates that nobody measured: they have no answer. The reason is for the owner only.",
-    )
-    refined: list[Refinement] = Field(
-        [],
-        max_length=ROWS_MAX,
-        exclude_if=lambda refined: not refined,
-        description="Answered candidates of a study with refine, each once, in the order of the request; absent where "
-        "there are none.",
-    )
-    salt: str = Field(
-        max_length=64 + NUMBER_MAX * ROWS_MAX * (PLAYS_MAX + FEATURES_MAX),
-        description="Random text, so that neither the digest nor the length of this reply reveals an outcome.",
-    )
+    answers: list[Answer] = Field(max_length=ROWS_MAX * PLAYS_MAX)
+    """One answer per measurement, or one per requested candidate if means are released, in the order of the request."""
+    declined: list[int] = Field([], max_length=ROWS_MAX)
+    """Requested candidates that nobody measured: they have no answer. The reason is for the owner only."""
+    refined: list[Refinement] = Field([], max_length=ROWS_MAX, exclude_if=lambda refined: not refined)
+    """Answered candidates of a study with refine, each once, in the order of the request; absent where there are
+    none."""
+    salt: str = Field(max_length=64 + NUMBER_MAX * ROWS_MAX * (PLAYS_MAX + FEATURES_MAX))
+    """Random text, so that neither the digest nor the length of this reply reveals an outcome."""
 
     @model_validator(mode="after")
     def _salt_fits(self) -> Self:

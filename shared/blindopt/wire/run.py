@@ -50,12 +50,8 @@ PinnedKey = Annotated[
 class FewArmsSpec(Request):
     """Fields of all algorithms for few arms: at most 2,000 candidates, which may be queried again."""
 
-    nugget: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="Added to the diagonal of the kernel of unit size: 0.01 to 1 for kernels estimated from data.",
-    )
+    nugget: float = Field(0.0, ge=0, le=10)
+    """Added to the diagonal of the kernel of unit size: 0.01 to 1 for kernels estimated from data."""
 
 
 class PaperSpec(FewArmsSpec):
@@ -99,9 +95,8 @@ class LdpMoma(PaperSpec):
 
     name: Literal["ldp_moma"] = Field(description="Name of the algorithm.")
     accuracy: Accuracy = 0.5
-    plays: int | None = Field(
-        None, ge=1, le=10_000, description="k: rounds of an epoch; null: 5, or the theorem's value with theory."
-    )
+    plays: int | None = Field(None, ge=1, le=10_000)
+    """k: rounds of an epoch; null: 5, or the theorem's value with theory."""
 
 
 class HeavyTails(PaperSpec):
@@ -139,9 +134,8 @@ class Moma(HeavyTails):
 
     name: Literal["moma"] = Field(description="Name of the algorithm.")
     accuracy: Accuracy = 0.5
-    plays: int | None = Field(
-        None, ge=1, le=10_000, description="k: rounds of an epoch; null: 5, or the theorem's value with theory."
-    )
+    plays: int | None = Field(None, ge=1, le=10_000)
+    """k: rounds of an epoch; null: 5, or the theorem's value with theory."""
 
 
 class LaplaceAdf(FewArmsSpec):
@@ -155,10 +149,8 @@ class BoundedIgp(FewArmsSpec):
     """IGP-UCB on one_bit or piecewise answers."""
 
     name: Literal["bounded_igp"] = Field(description="Name of the algorithm.")
-    mode: Literal["practical", "guaranteed"] = Field(
-        "practical",
-        description="guaranteed: the sup norm of the answers as noise, scale 1, a theorem; practical: their variance.",
-    )
+    mode: Literal["practical", "guaranteed"] = "practical"
+    """guaranteed: the sup norm of the answers as noise, scale 1, a theorem; practical: their variance."""
     scale: Scale = None
     delta: TheoremDelta = 0.1
     rkhs_bound: RkhsBound = None
@@ -206,11 +198,9 @@ class LogNormal(Request):
 class FitBounds(Request):
     """Bounds of the fitted parameters. Null: a range around what candidates and answers suggest."""
 
-    lengthscale: Interval | None = Field(
-        None,
-        description="Null: up to 20 times the candidates' typical distance, and at least 1/100 of it and a quarter of "
-        "the median distance of a queried candidate to the nearest other one (not where priors are given).",
-    )
+    lengthscale: Interval | None = None
+    """Null: up to 20 times the candidates' typical distance, and at least 1/100 of it and a quarter of the median
+    distance of a queried candidate to the nearest other one (not where priors are given)."""
     signal_variance: Interval | None = Field(None, description="Null: 1/1000 to 1000 times the answers' variance.")
     noise_variance: Interval | None = Field(None, description="Null: 1e-8 to 1 times the answers' variance.")
 
@@ -219,12 +209,10 @@ class FitPriors(Request):
     """Priors of the fitted parameters. Null: a flat prior on the logarithm."""
 
     lengthscale: LogNormal | None = Field(None, description="Prior of the length-scale, in scaled units.")
-    signal_variance: LogNormal | None = Field(
-        None, description="Prior of the signal variance, in squared units of the outcome."
-    )
-    noise_variance: LogNormal | None = Field(
-        None, description="Prior of the noise variance, in squared units of the outcome."
-    )
+    signal_variance: LogNormal | None = None
+    """Prior of the signal variance, in squared units of the outcome."""
+    noise_variance: LogNormal | None = None
+    """Prior of the noise variance, in squared units of the outcome."""
 
 
 class Fit(Request):
@@ -234,44 +222,32 @@ class Fit(Request):
     exact values of a column, the variance fitted in its place is that of the part of a value that is a record's own.
     """
 
-    every: int = Field(
-        10,
-        ge=1,
-        le=100_000,
-        description="Largest number of answers between two fits: one comes after each quarter more answers (in runs "
-        "before version 0.3.0 after exactly so many).",
-    )
+    every: int = Field(10, ge=1, le=100_000)
+    """Largest number of answers between two fits: one comes after each quarter more answers (in runs before version
+    0.3.0 after exactly so many)."""
     starts: int = Field(3, ge=1, le=64, description="Number of starting points of the search.")
-    mean: Literal["fitted", "kernel"] = Field(
-        "fitted", description="fitted: the most likely constant mean; kernel: the kernel's mean, or 0."
-    )
+    mean: Literal["fitted", "kernel"] = "fitted"
+    """fitted: the most likely constant mean; kernel: the kernel's mean, or 0."""
     bounds: FitBounds = Field(FitBounds(), description="Bounds of the parameters.")
-    priors: FitPriors | None = Field(
-        None,
-        description="Null: weak priors. The median of the length-scale is 0.4 of the candidates' typical distance "
-        "(spread 1). Where coordinates have their own, that is the prior of their geometric mean, and each varies "
-        "about it (spread 0.5; in runs before version 0.3.0 each varied by itself, with spread 1). The medians of the "
-        "variances are those of the kernel (spread 1). Without a kernel, the signal variance is near that of the "
-        "answers (spread 2), and the noise variance near 1/100 of the signal's (spread 1 below, 3 above). An empty "
-        "object: no priors.",
-    )
-    ard: Literal["auto", "off"] = Field(
-        "auto",
-        description="auto: candidates without noise are divided by the standard deviation of each column, and each of "
-        "2 to 100 columns has its own length-scale; off: all share one, in units of the release.",
-    )
+    priors: FitPriors | None = None
+    """Null: weak priors. The median of the length-scale is 0.4 of the candidates' typical distance (spread 1). Where
+    coordinates have their own, that is the prior of their geometric mean, and each varies about it (spread 0.5; in runs
+    before version 0.3.0 each varied by itself, with spread 1). The medians of the variances are those of the kernel
+    (spread 1). Without a kernel, the signal variance is near that of the answers (spread 2), and the noise variance
+    near 1/100 of the signal's (spread 1 below, 3 above). An empty object: no priors."""
+    ard: Literal["auto", "off"] = "auto"
+    """auto: candidates without noise are divided by the standard deviation of each column, and each of 2 to 100 columns
+    has its own length-scale; off: all share one, in units of the release."""
 
 
 class FitCheck(Reply):
     """How well the fitted model predicts each answer from the others (leave-one-out)."""
 
     log_density: float = Field(description="Mean log predictive density of an answer in nats, in units of the outcome.")
-    baseline: float = Field(
-        description="The same for a model without candidates: mean and variance of the other answers. Larger is better."
-    )
-    largest_residual: float = Field(
-        description="Largest distance of an answer from its prediction, in standard deviations of the prediction."
-    )
+    baseline: float
+    """The same for a model without candidates: mean and variance of the other answers. Larger is better."""
+    largest_residual: float
+    """Largest distance of an answer from its prediction, in standard deviations of the prediction."""
     row: int = Field(description="Candidate of that answer.")
 
 
@@ -279,38 +255,27 @@ class Fitted(Reply):
     """Hyper-parameters of a fit, used for the choices after it."""
 
     answers: int = Field(ge=0, description="Number of answers that were fitted.")
-    lengthscale: float = Field(
-        description="Length-scale, in scaled units; the geometric mean if coordinates have their own."
-    )
-    lengthscales: list[float] | None = Field(
-        None,
-        description="Length-scale of each coordinate: a short one means that the outcome depends on it. Null: all are "
-        "the same.",
-    )
-    signal_variance: float | None = Field(
-        description="Signal variance, in squared units of the outcome; null: too large or small to be a number."
-    )
-    noise_variance: float | None = Field(
-        description=(
-            "Noise variance of an answer whose noise description declares none, in squared units of the outcome; "
-            "where answers are exact values, variance of the part of a value that is the record's own. Null: too large "
-            "or small to be a number."
-        )
-    )
-    signal_sd: float | None = Field(
-        None, description="Square root of the signal variance; null: fitted before version 0.3.0."
-    )
-    noise_sd: float | None = Field(
-        None, description="Square root of the noise variance; null: fitted before version 0.3.0."
-    )
+    lengthscale: float
+    """Length-scale, in scaled units; the geometric mean if coordinates have their own."""
+    lengthscales: list[float] | None = None
+    """Length-scale of each coordinate: a short one means that the outcome depends on it. Null: all are the same."""
+    signal_variance: float | None
+    """Signal variance, in squared units of the outcome; null: too large or small to be a number."""
+    noise_variance: float | None
+    """Noise variance of an answer whose noise description declares none, in squared units of the outcome; where answers
+    are exact values, variance of the part of a value that is the record's own. Null: too large or small to be a
+    number."""
+    signal_sd: float | None = None
+    """Square root of the signal variance; null: fitted before version 0.3.0."""
+    noise_sd: float | None = None
+    """Square root of the noise variance; null: fitted before version 0.3.0."""
     mean: float = Field(description="Prior mean, in units of the outcome.")
     log_likelihood: float | None = Field(description="Log marginal likelihood in nats; null if the fit failed.")
     at_bounds: list[Parameter] = Field(description="Parameters that lie at a bound.")
     problem: str | None = Field(description="Why the fit failed and earlier values were kept; null if it succeeded.")
     check: FitCheck | None = Field(None, description="Check of the fit; null if the fit failed.")
-    reason: str | None = Field(
-        None, description="Why hyper-parameters are fitted although a kernel was given; null if the run requests it."
-    )
+    reason: str | None = None
+    """Why hyper-parameters are fitted although a kernel was given; null if the run requests it."""
 
 
 Precision = Literal["double", "single"]
@@ -323,12 +288,10 @@ class GpRule(Request):
     """Fields of all algorithms over the posterior of a Gaussian process at the candidates."""
 
     name: str
-    precision: Precision = Field(
-        "double",
-        description="Precision of the numbers stored for each candidate. single takes half the memory, for a million "
-        "candidates or more, and chooses the same rows: bounds within its rounding error of the largest are "
-        "recomputed in double precision.",
-    )
+    precision: Precision = "double"
+    """Precision of the numbers stored for each candidate. single takes half the memory, for a million candidates or
+    more, and chooses the same rows: bounds within its rounding error of the largest are recomputed in double
+    precision."""
 
 
 class GpAlgorithm(GpRule):
@@ -343,12 +306,9 @@ class GpUcb(GpAlgorithm):
     """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
 
     name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
-    nugget: Literal["in", "out"] = Field(
-        "in",
-        description="Whether the bound counts the variance that a candidate has for itself (the nugget: what the "
-        "release's noise hides of it). in: as in the article; out: no, so that only what can be learned is explored. "
-        "out has no theorem.",
-    )
+    nugget: Literal["in", "out"] = "in"
+    """Whether the bound counts the variance that a candidate has for itself (the nugget: what the release's noise hides
+    of it). in: as in the article; out: no, so that only what can be learned is explored. out has no theorem."""
 
 
 class GpBucb(GpAlgorithm):
@@ -362,23 +322,17 @@ class Ei(GpRule):
 
     name: Literal["ei"] = Field(description="Name of the algorithm.")
     noise_aware: NoiseAware = True
-    optimism: float = Field(
-        2.0,
-        ge=0,
-        le=1e6,
-        description="Number of learnable standard deviations added to the mean; 0: plain expected improvement.",
-    )
+    optimism: float = Field(2.0, ge=0, le=1e6)
+    """Number of learnable standard deviations added to the mean; 0: plain expected improvement."""
 
 
 class EiDeblurred(GpRule):
     """Expected improvement of f itself, averaged over the places that the noisy coordinates of Z may stand for."""
 
-    name: Literal["ei_deblurred"] = Field(
-        description="Name of the algorithm. It needs a release with Gaussian or planar Laplace noise."
-    )
-    explored: float = Field(
-        0.5, ge=0, le=1, description="Share of its steps, the first ones, that explore by an upper confidence bound."
-    )
+    name: Literal["ei_deblurred"]
+    """Name of the algorithm. It needs a release with Gaussian or planar Laplace noise."""
+    explored: float = Field(0.5, ge=0, le=1)
+    """Share of its steps, the first ones, that explore by an upper confidence bound."""
 
 
 class Reach(GpRule):
@@ -386,9 +340,8 @@ class Reach(GpRule):
 
     name: Literal["reach"] = Field(description="Name of the algorithm.")
     noise_aware: NoiseAware = True
-    optimism: float = Field(
-        2.0, ge=0, le=1e6, description="Number of learnable standard deviations added to the mean; 0: none."
-    )
+    optimism: float = Field(2.0, ge=0, le=1e6)
+    """Number of learnable standard deviations added to the mean; 0: none."""
 
 
 class RandomRows(Request):
@@ -406,15 +359,11 @@ class Observation(Request):
 
     row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
     y: Outcome = Field(description="The outcome, in units of the measurement.")
-    noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
-        None,
-        description="Noise variance of the answer, used if it is larger than the kernel's; null: the kernel's. For "
-        "gp_ucb, gp_bucb, ei and ei_deblurred.",
-    )
-    passport: NoisePassport | None = Field(
-        None,
-        description="Noise description of an answer of the study, as the curator sent it; excludes noise_variance.",
-    )
+    noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = None
+    """Noise variance of the answer, used if it is larger than the kernel's; null: the kernel's. For gp_ucb, gp_bucb, ei
+    and ei_deblurred."""
+    passport: NoisePassport | None = None
+    """Noise description of an answer of the study, as the curator sent it; excludes noise_variance."""
 
     @model_validator(mode="after")
     def _single_noise(self) -> Self:
@@ -426,9 +375,8 @@ class Observation(Request):
 class ObservationImport(Request):
     """Past measurements for a run that has not started."""
 
-    observations: list[Observation] = Field(
-        min_length=1, max_length=OBSERVATIONS_MAX, description="Measurements, in this order."
-    )
+    observations: list[Observation] = Field(min_length=1, max_length=OBSERVATIONS_MAX)
+    """Measurements, in this order."""
 
 
 class ImportFault(Reply):
@@ -443,14 +391,12 @@ class ImportReport(Reply):
     """Result of an import or of its dry run."""
 
     dry_run: bool = Field(description="Whether this was a dry run: nothing was stored.")
-    observations: int = Field(
-        description="Number of measurements that can be imported; all of them were, unless this was a dry run."
-    )
+    observations: int
+    """Number of measurements that can be imported; all of them were, unless this was a dry run."""
     rows: int = Field(description="Number of different candidates among them: one may have several.")
     total: int = Field(description="Number of measurements that the run has now, or would have.")
-    faults: list[ImportFault] = Field(
-        description="The first 1,000 faults, by line. If there is one, nothing is stored."
-    )
+    faults: list[ImportFault]
+    """The first 1,000 faults, by line. If there is one, nothing is stored."""
 
 
 PlannedRepeats = Literal["algorithm", "never", "after_all"]
@@ -542,23 +488,17 @@ class Plan(Reply):
     initial_design: InitialDesign = Field(description="How the initial candidates are chosen.")
     repeats: PlannedRepeats = Field(description="Whether a candidate may be queried again.")
     reasons: list[str] = Field(description="Why the settings that were left open are as they are, in words.")
-    engine: Engine = Field(
-        1,
-        description="Version of the rules that the choices follow; a new run has the newest, 3. 1, of runs before "
-        "version 0.3.0: candidates are equal if their acquisitions are the same number. Later versions: if they are "
-        "after rounding to 1e-10 standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed "
-        "draws one of equal ones. Later versions also fit hyper-parameters by another search, with a prior that keeps "
-        "length-scales of coordinates together, and take the outcomes of a fit as one block. 3: 5 first rows, far from "
-        "past ones, and choices do not depend on units of columns and outcomes; up to 100 columns have length-scales "
-        "of their own (before: 20); of noisy candidates, half of the first ones are random.",
-    )
-    answers_per_row: int | None = Field(
-        None,
-        ge=1,
-        description="Answers about one candidate that its cap allowed beside the release when the run began: a "
-        "candidate with so many is not chosen again. Null: no such cap, or a run of an earlier version, which did not "
-        "look at it.",
-    )
+    engine: Engine = 1
+    """Version of the rules that the choices follow; a new run has the newest, 3. 1, of runs before version 0.3.0:
+    candidates are equal if their acquisitions are the same number. Later versions: if they are after rounding to 1e-10
+    standard deviations of the prior (expected improvement: to 1e-10 of itself). The seed draws one of equal ones. Later
+    versions also fit hyper-parameters by another search, with a prior that keeps length-scales of coordinates together,
+    and take the outcomes of a fit as one block. 3: 5 first rows, far from past ones, and choices do not depend on units
+    of columns and outcomes; up to 100 columns have length-scales of their own (before: 20); of noisy candidates, half
+    of the first ones are random."""
+    answers_per_row: int | None = Field(None, ge=1)
+    """Answers about one candidate that its cap allowed beside the release when the run began: a candidate with so many
+    is not chosen again. Null: no such cap, or a run of an earlier version, which did not look at it."""
     goal: Goal = Field(BEST, description="What the run looks for.")
 
 
@@ -607,12 +547,9 @@ class StudyAccess(Request):
 class ConnectionStep(Reply):
     """One step of the test."""
 
-    name: Literal["address", "reach", "token", "key"] = Field(
-        description=(
-            "address: a token may be sent to this address; reach: a curator answers; token: the token opens the study; "
-            "key: the curator signs with the expected key."
-        )
-    )
+    name: Literal["address", "reach", "token", "key"]
+    """address: a token may be sent to this address; reach: a curator answers; token: the token opens the study; key:
+    the curator signs with the expected key."""
     state: Literal["ok", "failed", "not_tried"] = Field(description="not_tried: an earlier step failed.")
     detail: str = Field(description="The result, and what to do if the step failed; for people.")
 
@@ -704,9 +641,8 @@ class LinkReply(Request):
     part: int = Field(ge=0, lt=2**31, description="Number of the part, from 0.")
     last: bool = Field(description="Whether the reply ends with this part.")
     status: int = Field(ge=100, le=599, description="HTTP status.")
-    headers: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(
-        max_length=64, description="Headers of the reply; only the first part counts."
-    )
+    headers: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(max_length=64)
+    """Headers of the reply; only the first part counts."""
 
 
 class LinkCarried(Request):
@@ -719,9 +655,8 @@ class LinkCarried(Request):
 class LinkPull(Request):
     """What a curator says when it asks for requests."""
 
-    working: list[LinkRequestId] = Field(
-        max_length=LINK_REQUESTS_MAX, description="Requests that it has and has not replied to yet."
-    )
+    working: list[LinkRequestId] = Field(max_length=LINK_REQUESTS_MAX)
+    """Requests that it has and has not replied to yet."""
     carried: LinkCarried | None = Field(None, description="A reply to a request that it had.")
 
 
@@ -737,12 +672,10 @@ class LinkView(Reply):
     id: str = Field(description="The link.")
     name: str = Field(description="Name, given when it was made.")
     address: str = Field(description="Address of the curator in grants, link://ID.")
-    state: Literal["connected", "absent", "revoked"] = Field(
-        description="connected: the curator takes requests now; absent: it does not; revoked: its token ended."
-    )
-    seconds_since_pull: float | None = Field(
-        description="Seconds since the curator last took requests; 0 while it waits for one; null: not since the start."
-    )
+    state: Literal["connected", "absent", "revoked"]
+    """connected: the curator takes requests now; absent: it does not; revoked: its token ended."""
+    seconds_since_pull: float | None
+    """Seconds since the curator last took requests; 0 while it waits for one; null: not since the start."""
     waiting: int = Field(description="Requests that have no whole reply yet.")
 
 
@@ -785,40 +718,26 @@ class Recommendation(display.Shown, Reply):
     """
 
     row: int = Field(description="Number of the candidate.")
-    over: Literal["asked", "all"] = Field(
-        description="asked: the best of the queried candidates; all: the best of all."
-    )
-    by: Literal["posterior", "estimate", "observed"] = Field(
-        description=(
-            "posterior: best posterior mean; estimate: best estimate of an algorithm for few arms; observed: best mean "
-            "of the answers about a candidate, if nothing is estimated."
-        )
-    )
+    over: Literal["asked", "all"]
+    """asked: the best of the queried candidates; all: the best of all."""
+    by: Literal["posterior", "estimate", "observed"]
+    """posterior: best posterior mean; estimate: best estimate of an algorithm for few arms; observed: best mean of the
+    answers about a candidate, if nothing is estimated."""
     mean: float = Field(description="Estimate of the candidate's mean outcome.")
-    sd: float | None = Field(
-        description="Standard deviation of that estimate, without the noise of an answer; null: unknown."
-    )
-    interval: MeanInterval | None = Field(
-        description="Interval of the candidate's mean outcome, without the noise of an answer; null: unknown. With "
-        "private answers mean and limits are clipped to centre - value_bound, centre + value_bound."
-    )
-    next_interval: MeanInterval | None = Field(
-        None,
-        description="Interval of the candidate's next measurement under the model, its noise included; null: unknown. "
-        "With private answers it is without their noise, and clipped to centre - C, centre + C, C = value_bound + "
-        "noise_bound.",
-    )
-    interval_kind: IntervalKind = Field(
-        "model",
-        description=(
-            "model: an interval under the model, 95 % if it is right; known: the answer was an exact value, and both "
-            "limits are this value."
-        ),
-    )
+    sd: float | None
+    """Standard deviation of that estimate, without the noise of an answer; null: unknown."""
+    interval: MeanInterval | None
+    """Interval of the candidate's mean outcome, without the noise of an answer; null: unknown. With private answers
+    mean and limits are clipped to centre - value_bound, centre + value_bound."""
+    next_interval: MeanInterval | None = None
+    """Interval of the candidate's next measurement under the model, its noise included; null: unknown. With private
+    answers it is without their noise, and clipped to centre - C, centre + C, C = value_bound + noise_bound."""
+    interval_kind: IntervalKind = "model"
+    """model: an interval under the model, 95 % if it is right; known: the answer was an exact value, and both limits
+    are this value."""
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
-    good: GoodCandidates | None = Field(
-        None, description="The good candidates, where the goal is many; in the view of a run without their list."
-    )
+    good: GoodCandidates | None = None
+    """The good candidates, where the goal is many; in the view of a run without their list."""
 
     def as_message(self, note: str | None, salt: str = "") -> RecommendationMessage | RecommendationsMessage:
         """What the owner gets: all candidates where the goal is many and some are good, else the recommended one."""
@@ -846,23 +765,19 @@ class PosteriorPoint(Reply):
 
     row: int = Field(description="Number of the candidate.")
     mean: float = Field(description="Posterior mean of f.")
-    sd: float = Field(
-        description="Posterior standard deviation of f, without the noise of an answer. Far from queried candidates "
-        "the model knows little, and intervals made from it hold less often than it says."
-    )
-    improvement: float | None = Field(
-        None,
-        description="Expected improvement of f on the best posterior mean of the queried candidates; null unless the "
-        "request is for the best candidates.",
-    )
+    sd: float
+    """Posterior standard deviation of f, without the noise of an answer. Far from queried candidates the model knows
+    little, and intervals made from it hold less often than it says."""
+    improvement: float | None = None
+    """Expected improvement of f on the best posterior mean of the queried candidates; null unless the request is for
+    the best candidates."""
 
 
 class PosteriorPage(Page):
     """Posterior moments of f after the answers so far, at some candidates."""
 
-    outcomes: int = Field(
-        description="Number of answers and past measurements that this page is based on: it may change between pages."
-    )
+    outcomes: int
+    """Number of answers and past measurements that this page is based on: it may change between pages."""
     points: list[PosteriorPoint] = Field(description="Moments by row; for a request of the best, the best first.")
 
 
@@ -881,9 +796,8 @@ class PosteriorMap(Reply):
     """Posterior moments of f over the first two principal axes of Z."""
 
     outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
-    shares: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
-        description="Fraction of the release's variance along each axis."
-    )
+    shares: Annotated[list[float], Field(min_length=2, max_length=2)]
+    """Fraction of the release's variance along each axis."""
     rows: int = Field(description="Number of candidates; if there are fewer points, they are a regular sample.")
     points: list[MapPoint] = Field(description="All queried candidates and an even sample of the others, by row.")
 
@@ -903,9 +817,8 @@ class AxisSlice(Reply):
 
     axis: int = Field(description="Number of the axis, from 1: a column of the release, or a principal axis.")
     share: float = Field(description="Fraction of the release's variance along the axis.")
-    relevance: float = Field(
-        ge=0, le=1, description="Fraction of the variance of the posterior mean that the axis alone explains."
-    )
+    relevance: float = Field(ge=0, le=1)
+    """Fraction of the variance of the posterior mean that the axis alone explains."""
     parts: list[SlicePart] = Field(description="Groups of candidates along the axis, about equally many in each.")
 
 
@@ -913,45 +826,32 @@ class PosteriorSlices(Reply):
     """Slices of the posterior mean along the axes of Z, the most relevant axis first."""
 
     outcomes: int = Field(description="Number of answers and past measurements that they are based on.")
-    by: Literal["column", "principal_axis"] = Field(
-        description="column: the columns of the release; principal_axis: if the release rotates the candidates."
-    )
+    by: Literal["column", "principal_axis"]
+    """column: the columns of the release; principal_axis: if the release rotates the candidates."""
     axes: list[AxisSlice] = Field(description="At most 12 principal axes, or all columns; the most relevant one first.")
 
 
 class StopRules(Request):
     """Rules that end a run early. Checked before each query."""
 
-    target: Outcome | None = Field(
-        None, description="Stop when the run has reached this outcome or a better one; null: no target."
-    )
-    target_by: Literal["observed", "mean"] = Field(
-        "observed",
-        description="observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, "
-        "for noisy y.",
-    )
-    improvement: PositiveFloat | None = Field(
-        None,
-        description="Stop when no remaining candidate can beat the best queried one by more than this, in units of "
-        "the outcome, with probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of "
-        "queried candidates. For gp_ucb (with nugget in) and gp_bucb; null: never.",
-    )
-    expected_improvement: PositiveFloat | None = Field(
-        None,
-        description="Stop when the largest expected improvement on the best queried candidate is below this share of "
-        "the standard deviation of the outcomes so far. A rule of thumb without a promise. For ei, and for the second "
-        "half of a run of ei_deblurred; null: never.",
-    )
-    found: PositiveFloat | None = Field(
-        None,
-        description="Stop when so many good candidates are found, where the goal is many; with noisy or private "
-        "answers their expected number. Null: never.",
-    )
-    least_probability: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None,
-        description="Stop when the next candidate is good with a smaller probability, where the goal is many. For "
-        "reach and, once it reaches for good ones, ei_deblurred; null: never.",
-    )
+    target: Outcome | None = None
+    """Stop when the run has reached this outcome or a better one; null: no target."""
+    target_by: Literal["observed", "mean"] = "observed"
+    """observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, for noisy y."""
+    improvement: PositiveFloat | None = None
+    """Stop when no remaining candidate can beat the best queried one by more than this, in units of the outcome, with
+    probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried candidates. For gp_ucb
+    (with nugget in) and gp_bucb; null: never."""
+    expected_improvement: PositiveFloat | None = None
+    """Stop when the largest expected improvement on the best queried candidate is below this share of the standard
+    deviation of the outcomes so far. A rule of thumb without a promise. For ei, and for the second half of a run of
+    ei_deblurred; null: never."""
+    found: PositiveFloat | None = None
+    """Stop when so many good candidates are found, where the goal is many; with noisy or private answers their expected
+    number. Null: never."""
+    least_probability: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Stop when the next candidate is good with a smaller probability, where the goal is many. For reach and, once it
+    reaches for good ones, ei_deblurred; null: never."""
 
     def problem(self, goal: Goal) -> str | None:
         """Say which rule is for another goal; None if none is."""
@@ -974,41 +874,27 @@ class RunSpec(Request):
     name: Name = Field("run", description="Name, for people.")
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
     study_id: StudyId = Field(description="The study to optimize.")
-    algorithm: AlgorithmChoice = Field(
-        AUTO, description="Algorithm that chooses candidates; auto: the one that suits the study."
-    )
-    queries: int | None = Field(
-        None,
-        ge=1,
-        le=100_000,
-        description="Number of all queries, the initial ones among them; null: iterations after the initial ones.",
-    )
-    iterations: int = Field(
-        50, ge=1, le=100_000, description="Number of queries after the initial ones, where queries is null."
-    )
+    algorithm: AlgorithmChoice = AUTO
+    """Algorithm that chooses candidates; auto: the one that suits the study."""
+    queries: int | None = Field(None, ge=1, le=100_000)
+    """Number of all queries, the initial ones among them; null: iterations after the initial ones."""
+    iterations: int = Field(50, ge=1, le=100_000)
+    """Number of queries after the initial ones, where queries is null."""
     initial_rows: InitialRows = None
-    seed: Seed | None = Field(
-        None,
-        description="Seed of the initial design and of ties: the same seed makes the same choices. Null: one is drawn "
-        "for the run, and stored.",
-    )
-    batch_size: int = Field(
-        1,
-        ge=1,
-        le=100,
-        description="Candidates in one query; one for gp_ucb, ei_deblurred, ldp_ata, ldp_tgp, tgp_tight, ata and tgp.",
-    )
+    seed: Seed | None = None
+    """Seed of the initial design and of ties: the same seed makes the same choices. Null: one is drawn for the run, and
+    stored."""
+    batch_size: int = Field(1, ge=1, le=100)
+    """Candidates in one query; one for gp_ucb, ei_deblurred, ldp_ata, ldp_tgp, tgp_tight, ata and tgp."""
     repeats: Repeats = "auto"
     initial_design: InitialDesignChoice = None
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
     goal: Goal | None = Field(None, description="What the run looks for; null: the goal of the study.")
     kernel: Kernel | None = Field(None, description="Hyper-parameters; null: those of the study.")
     fit: FitChoice = "auto"
-    continue_from: RunId | None = Field(
-        None,
-        description="An earlier run of the same study: its answers and past measurements, as they are now, become "
-        "past measurements of this one, without a query or a charge.",
-    )
+    continue_from: RunId | None = None
+    """An earlier run of the same study: its answers and past measurements, as they are now, become past measurements of
+    this one, without a query or a charge."""
     log_key: PinnedKey = None
 
     @model_validator(mode="after")
@@ -1049,12 +935,10 @@ class RunCreate(RunSpec):
     """One optimization against one study of a curator."""
 
     token: GrantToken = Field(description="Token of the grant: stored encrypted, never shown again.")
-    observations: list[Observation] = Field(
-        [], max_length=OBSERVATIONS_MAX, description="Past measurements to start with. The curator never sees them."
-    )
-    hold: bool = Field(
-        False, description="true: create the run paused, so that observations can be imported; resume starts it."
-    )
+    observations: list[Observation] = Field([], max_length=OBSERVATIONS_MAX)
+    """Past measurements to start with. The curator never sees them."""
+    hold: bool = False
+    """true: create the run paused, so that observations can be imported; resume starts it."""
 
 
 class TokenReplacement(Request):
@@ -1089,9 +973,8 @@ class RunProblem(Reply):
 class RunEngine(Reply):
     """What the candidates of a run are computed with. It changes time and memory, and no choice."""
 
-    name: Literal["process", "threads", "dask"] = Field(
-        description="process: as one part; threads: in parts, side by side; dask: in parts at workers of a cluster."
-    )
+    name: Literal["process", "threads", "dask"]
+    """process: as one part; threads: in parts, side by side; dask: in parts at workers of a cluster."""
     parts: int = Field(description="Parts that the candidates are divided into.")
     workers: int = Field(description="Threads, or workers of the cluster, that work on them at once.")
     memory_bytes: int = Field(description="Bytes of memory that the run may need at most, estimated at its start.")
@@ -1102,33 +985,24 @@ class RunView(Reply):
 
     id: str = Field(description="run_...")
     name: str = Field(description="Name, for people.")
-    state: RunState = Field(
-        description=(
-            "queued, running; paused until it is resumed; waiting for people who measure, or for a curator that does "
-            "not answer, after which it continues by itself; completed, failed or stopped: final."
-        )
-    )
-    waiting_for: Literal["curator", "people", "engine"] | None = Field(
-        None,
-        description="What a waiting run waits for. people: a person or a laboratory measures; curator: the curator "
-        "does not answer, or refuses temporarily; engine: the workers that candidates are computed on. Null in other "
-        "states.",
-    )
-    waiting_since: datetime | None = Field(
-        None, description="Since when a waiting run waits; for people: when the curator accepted the query."
-    )
+    state: RunState
+    """queued, running; paused until it is resumed; waiting for people who measure, or for a curator that does not
+    answer, after which it continues by itself; completed, failed or stopped: final."""
+    waiting_for: Literal["curator", "people", "engine"] | None = None
+    """What a waiting run waits for. people: a person or a laboratory measures; curator: the curator does not answer, or
+    refuses temporarily; engine: the workers that candidates are computed on. Null in other states."""
+    waiting_since: datetime | None = None
+    """Since when a waiting run waits; for people: when the curator accepted the query."""
     open_measurements: int = Field(0, description="Number of queried candidates that are not measured yet.")
     curator_url: str = Field(description="Address of the curator.")
     study_id: str = Field(description="The study at the curator.")
     algorithm: AlgorithmChoice = Field(description="Algorithm given with the run; auto: that of the plan.")
-    plan: Plan | None = Field(
-        None, description="How candidates are chosen, and why; null before the first contact with the curator."
-    )
+    plan: Plan | None = None
+    """How candidates are chosen, and why; null before the first contact with the curator."""
     queries: int | None = Field(None, description="Number of all queries given with the run; null: by iterations.")
     iterations: int = Field(description="Number of queries after the initial ones, where queries is null.")
-    initial_rows: int | None = Field(
-        description="Size of the initial design given with the run; null: that of the plan."
-    )
+    initial_rows: int | None
+    """Size of the initial design given with the run; null: that of the plan."""
     seed: int = Field(description="Decides initial rows and ties.")
     continue_from: str | None = Field(None, description="The run whose answers this one began with.")
     archived_at: datetime | None = Field(None, description="When it was archived; null: it is not.")
@@ -1136,55 +1010,39 @@ class RunView(Reply):
     tags: list[str] = Field([], description="Tags, in order.")
     batch_size: int = Field(1, description="Candidates in one query.")
     repeats: Repeats = "algorithm"
-    initial_design: InitialDesign | None = Field(
-        "random", description="How the initial candidates are chosen, as given with the run; null: as the plan says."
-    )
+    initial_design: InitialDesign | None = "random"
+    """How the initial candidates are chosen, as given with the run; null: as the plan says."""
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
     observations: int = Field(0, description="Number of past measurements that it started with.")
     kernel: Kernel | None = Field(description="Kernel given with the run; null: that of the study.")
-    fit: Fit | Literal["auto"] | None = Field(
-        None, description="Fit settings given with the run; auto: as the plan says; null: hyper-parameters are fixed."
-    )
+    fit: Fit | Literal["auto"] | None = None
+    """Fit settings given with the run; auto: as the plan says; null: hyper-parameters are fixed."""
     fitted: Fitted | None = Field(None, description="The last fit; null before the first.")
-    study: StudyView | None = Field(
-        description="The study, as the curator describes it; null before the first contact."
-    )
+    study: StudyView | None
+    """The study, as the curator describes it; null before the first contact."""
     trials: int = Field(description="Number of trials answered so far.")
-    declined: int = Field(
-        0,
-        description="Number of declined trials: they count against the budget, and their candidates are not queried "
-        "again.",
-    )
-    engine: RunEngine | None = Field(
-        None, description="What its candidates were last computed with; null before the first contact."
-    )
-    best: Best | None = Field(
-        description="Best outcome; null before the first answer, and where answers are randomized: see recommendation."
-    )
-    recommendation: Recommendation | None = Field(
-        None, description="Stored when the run has completed; GET .../recommendation returns it at any time."
-    )
+    declined: int = 0
+    """Number of declined trials: they count against the budget, and their candidates are not queried again."""
+    engine: RunEngine | None = None
+    """What its candidates were last computed with; null before the first contact."""
+    best: Best | None
+    """Best outcome; null before the first answer, and where answers are randomized: see recommendation."""
+    recommendation: Recommendation | None = None
+    """Stored when the run has completed; GET .../recommendation returns it at any time."""
     created_at: datetime = Field(description="When it was queued.")
     started_at: datetime | None = Field(description="When it first started.")
     heartbeat_at: datetime | None = Field(description="When it last made progress; null before the first step.")
     waits_until: datetime | None = Field(description="When a waiting run retries; null in other states.")
     ended_at: datetime | None = Field(description="When it ended; null before.")
-    ended_because: EndedBecause | None = Field(
-        description=(
-            "budget: all queries were answered or declined; exhausted: no candidate remains; target: it was reached; "
-            "improvement: no candidate can improve, or is expected to, by more than the run's rule requires; found: so "
-            "many good candidates were found; least_probability: the next one was less probably good."
-        )
-    )
-    can_resume: bool = Field(
-        False, description="Whether it can be resumed: it is paused, waits, or failed because no curator was reached."
-    )
+    ended_because: EndedBecause | None
+    """budget: all queries were answered or declined; exhausted: no candidate remains; target: it was reached;
+    improvement: no candidate can improve, or is expected to, by more than the run's rule requires; found: so many good
+    candidates were found; least_probability: the next one was less probably good."""
+    can_resume: bool = False
+    """Whether it can be resumed: it is paused, waits, or failed because no curator was reached."""
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; otherwise null.")
-    warnings: list[str] = Field(
-        [],
-        description="Warnings in words: about the chosen algorithm for this study, and its model after the answers so "
-        "far.",
-    )
+    warnings: list[str] = []
+    """Warnings in words: about the chosen algorithm for this study, and its model after the answers so far."""
 
     @property
     def queries_max(self) -> int:
@@ -1210,9 +1068,8 @@ class RunCounts(Reply):
 class RunPage(Page):
     """A page of runs."""
 
-    counts: RunCounts = Field(
-        description="Number of all runs in each state that are not archived, not only on this page."
-    )
+    counts: RunCounts
+    """Number of all runs in each state that are not archived, not only on this page."""
 
     runs: list[RunView] = Field(description="Runs, in the order of creation.")
     tags: list[str] = Field([], description="Tags of all runs that are not archived.")
@@ -1222,40 +1079,30 @@ class TrialView(Reply):
     """A trial: a chosen candidate with its answer. Moments are those of the choice, in units of the measurement."""
 
     number: int = Field(description="Number of the trial, from 1.")
-    phase: Literal["initial", "algorithm"] = Field(
-        description="initial: part of the initial design; algorithm: chosen by the algorithm."
-    )
+    phase: Literal["initial", "algorithm"]
+    """initial: part of the initial design; algorithm: chosen by the algorithm."""
     query: int = Field(description="Number of the first trial that was chosen together with it.")
     row: int = Field(description="Number of the candidate.")
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
-    acquisition: float | None = Field(
-        description=(
-            "Value of the acquisition function, in the direction of maximization; for ei the logarithm of the expected "
-            "improvement."
-        )
-    )
+    acquisition: float | None
+    """Value of the acquisition function, in the direction of maximization; for ei the logarithm of the expected
+    improvement."""
     ties: int = Field(description="Number of candidates that shared the maximum; one was drawn with the run's seed.")
-    probability: float | None = Field(
-        None, description="Probability that it is good, as it was sent to people who measure; null: none was sent."
-    )
-    fitted: Fitted | None = Field(
-        None, description="Hyper-parameters fitted just before this choice; null: unchanged since the previous trial."
-    )
+    probability: float | None = None
+    """Probability that it is good, as it was sent to people who measure; null: none was sent."""
+    fitted: Fitted | None = None
+    """Hyper-parameters fitted just before this choice; null: unchanged since the previous trial."""
     chosen_at: datetime = Field(description="When the candidate was chosen.")
-    asked_at: datetime | None = Field(
-        None, description="When the curator accepted the query for measurement; null if it answered at once."
-    )
+    asked_at: datetime | None = None
+    """When the curator accepted the query for measurement; null if it answered at once."""
     answered_at: datetime | None = Field(description="When the curator answered or declined; null before.")
     query_id: str | None = Field(description="The query at the curator; null until the curator accepted it.")
     y: float | None = Field(description="The latest outcome; null before the first one, and if it is declined.")
-    declined: bool = Field(
-        False,
-        description="Whether it has no answer: it was declined, unless a late one arrives, or a cap allowed none.",
-    )
-    version: int | None = Field(
-        None, description="Latest version of the query's answer; more than 1: it was corrected."
-    )
+    declined: bool = False
+    """Whether it has no answer: it was declined, unless a late one arrives, or a cap allowed none."""
+    version: int | None = None
+    """Latest version of the query's answer; more than 1: it was corrected."""
     plays: int | None = Field(description="Number of measurements of which the answer is the mean; null without one.")
     passport: NoisePassport | None = Field(description="Noise description of the answer; null without one.")
 
@@ -1272,9 +1119,8 @@ class CurvePoint(Reply):
 
     number: int = Field(description="Number of the trial.")
     y: float | None = Field(description="The outcome; null before it is known, and if it is declined.")
-    best: float | None = Field(
-        description="Best answer up to this trial; null before the first, and where answers are randomized."
-    )
+    best: float | None
+    """Best answer up to this trial; null before the first, and where answers are randomized."""
     mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
 
@@ -1304,6 +1150,5 @@ class RunExport(Reply):
     run: RunView = Field(description="The run.")
     trials: list[TrialView] = Field(description="All trials, in order.")
     observations: list[Observation] = Field([], description="Past measurements that it started with, in order.")
-    versions: list[AnswerVersion] = Field(
-        [], description="Answer versions, in the order of arrival, of a study whose outcome is measured on request."
-    )
+    versions: list[AnswerVersion] = []
+    """Answer versions, in the order of arrival, of a study whose outcome is measured on request."""

@@ -34,9 +34,8 @@ SHOWN_MAX = 50
 class _Measurement(Request):
     """Fields of all sources."""
 
-    direction: Literal["maximize", "minimize"] = Field(
-        description="Whether the owner looks for the largest or the smallest outcome."
-    )
+    direction: Literal["maximize", "minimize"]
+    """Whether the owner looks for the largest or the smallest outcome."""
 
 
 class ColumnMeasurement(_Measurement):
@@ -44,9 +43,8 @@ class ColumnMeasurement(_Measurement):
 
     source: Literal["column"] = Field("column", description="Source of the outcome: a column of the dataset.")
     column: Name = Field(description="The column of the outcome; it cannot also be a feature.")
-    noise_variance: NonNegativeFloat = Field(
-        0.0, description="sigma_n^2, the variance of Gaussian noise that the curator adds to each answer."
-    )
+    noise_variance: NonNegativeFloat = 0.0
+    """sigma_n^2, the variance of Gaussian noise that the curator adds to each answer."""
 
 
 class _Measured(_Measurement):
@@ -55,30 +53,18 @@ class _Measured(_Measurement):
     Of these fields, a modeler sees only direction and noise_variance.
     """
 
-    shown: list[Name] = Field(
-        [],
-        max_length=SHOWN_MAX,
-        description="Columns of the record that are shown to the person or system that measures.",
-    )
+    shown: list[Name] = Field([], max_length=SHOWN_MAX)
+    """Columns of the record that are shown to the person or system that measures."""
     unit: Name | None = Field(None, description="Unit of the outcome, for display.")
-    lower: BoundedFloat | None = Field(
-        None, description="Smallest plausible value, in its unit: smaller ones are refused."
-    )
-    upper: BoundedFloat | None = Field(
-        None, description="Largest plausible value, in its unit: larger ones are refused."
-    )
-    noise_variance: NonNegativeFloat = Field(
-        0.0,
-        description="Noise variance of one measurement, if the owner knows it, in squared units of the outcome; 0: "
-        "unknown.",
-    )
-    due_hours: float | None = Field(
-        None,
-        ge=0.001,
-        le=100_000,
-        description="A measurement that is open for so long counts as declined, so that the modeler can continue; a "
-        "later answer is still accepted. Null: no limit.",
-    )
+    lower: BoundedFloat | None = None
+    """Smallest plausible value, in its unit: smaller ones are refused."""
+    upper: BoundedFloat | None = None
+    """Largest plausible value, in its unit: larger ones are refused."""
+    noise_variance: NonNegativeFloat = 0.0
+    """Noise variance of one measurement, if the owner knows it, in squared units of the outcome; 0: unknown."""
+    due_hours: float | None = Field(None, ge=0.001, le=100_000)
+    """A measurement that is open for so long counts as declined, so that the modeler can continue; a later answer is
+    still accepted. Null: no limit."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -132,9 +118,8 @@ class Feature(Request):
         "changes. Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1. "
         "Where any feature has it, one that has none hides its whole range, and sensitivity stays 1.",
     )
-    scale: PositiveFloat | None = Field(
-        None, description="Raw units in one scaled unit; default upper - lower. Not with hidden_change, which sets it."
-    )
+    scale: PositiveFloat | None = None
+    """Raw units in one scaled unit; default upper - lower. Not with hidden_change, which sets it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -153,9 +138,8 @@ class Feature(Request):
 class Kernel(Request):
     """A kernel and Gaussian likelihood with hyper-parameters that are public values."""
 
-    kind: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = Field(
-        "squared_exponential", description="The covariance function; matern_32 is the Matern kernel of order 3/2."
-    )
+    kind: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = "squared_exponential"
+    """The covariance function; matern_32 is the Matern kernel of order 3/2."""
     lengthscale: PositiveFloat = Field(description="Length-scale, in scaled units of the features.")
     signal_variance: PositiveFloat = Field(description="Signal variance, in squared units of the measurement.")
     noise_variance: PositiveFloat = Field(description="Noise variance of one measurement, in its squared units.")
@@ -165,23 +149,15 @@ class Kernel(Request):
 class Budget(Request):
     """Caps on what a study may spend. Each is checked before any noise is drawn; a refused request costs nothing."""
 
-    epsilon_per_row: BudgetEpsilon | None = Field(
-        None,
-        description="Cap on the epsilon of one person. With privacy_unit row (records are people): the release and "
-        "all answers about the record together, or about all records of the person where the dataset has a person "
-        "column. With privacy_unit answer (each answer is another person's): the release and each answer by itself, "
-        "but for source column, where one stored value is behind all answers about a record: together. Null: no cap.",
-    )
-    epsilon_total: BudgetEpsilon | None = Field(
-        None,
-        description="Cap on the sum of the release and all answers, as if all were about one person. Null: no cap.",
-    )
-    queries: int | None = Field(
-        None,
-        ge=1,
-        lt=2**53,
-        description="Cap on the number of measurements: each measurement of each candidate counts. Null: no cap.",
-    )
+    epsilon_per_row: BudgetEpsilon | None = None
+    """Cap on the epsilon of one person. With privacy_unit row (records are people): the release and all answers about
+    the record together, or about all records of the person where the dataset has a person column. With privacy_unit
+    answer (each answer is another person's): the release and each answer by itself, but for source column, where one
+    stored value is behind all answers about a record: together. Null: no cap."""
+    epsilon_total: BudgetEpsilon | None = None
+    """Cap on the sum of the release and all answers, as if all were about one person. Null: no cap."""
+    queries: int | None = Field(None, ge=1, lt=2**53)
+    """Cap on the number of measurements: each measurement of each candidate counts. Null: no cap."""
 
 
 class Refine(Request):
@@ -191,22 +167,16 @@ class Refine(Request):
     """
 
     epsilon: Epsilon = Field(description="Epsilon of the second draw, pure, which each refined record uses.")
-    persons: int | None = Field(
-        None,
-        ge=1,
-        lt=2**53,
-        description="Persons who may be refined, at most: a query that would refine more is refused. Null: the cap on "
-        "queries.",
-    )
+    persons: int | None = Field(None, ge=1, lt=2**53)
+    """Persons who may be refined, at most: a query that would refine more is refused. Null: the cap on queries."""
 
 
 class RefineView(Reply):
     """The second draw of each measured record, as a modeler sees it: the law of the release, with less noise."""
 
     epsilon: DecimalString = Field(description="Epsilon of the second draw.")
-    sd: float = Field(
-        gt=0, description="Standard deviation of its noise per coordinate, in scaled units; the release's family."
-    )
+    sd: float = Field(gt=0)
+    """Standard deviation of its noise per coordinate, in scaled units; the release's family."""
 
 
 _NOT_STATED: Any = None
@@ -253,62 +223,36 @@ class StudyCreate(Request):
 
     name: Name = Field(description="Name, for the owner's people; a modeler does not see it.")
     dataset_id: Name = Field(description="The dataset; a modeler does not see it.")
-    features: list[Feature] = Field(
-        min_length=1,
-        max_length=FEATURES_MAX,
-        description="Features from which the candidates are made. A modeler sees neither names nor bounds.",
-    )
+    features: list[Feature] = Field(min_length=1, max_length=FEATURES_MAX)
+    """Features from which the candidates are made. A modeler sees neither names nor bounds."""
     measurement: MeasurementSpec = Field(description="Source of the outcome to optimize.")
     goal: Goal = Field(BEST, description="What a search of the study is for; the modeler sees it.")
     release: ReleaseSpec = Field(description="Release mechanism, which makes the candidates, and its epsilon.")
-    answers: Annotated[Answers, BeforeValidator(_stated)] = Field(
-        _NOT_STATED,
-        validate_default=True,
-        description="Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which "
-        "returns it exactly, is no default.",
-    )
-    refine: Refine | None = Field(
-        None,
-        exclude_if=lambda refine: refine is None,
-        description="A measured record leaves again, less blurred. For planar_laplace without rotate, with "
-        "privacy_unit row. Null: none does.",
-    )
-    release_of: str | None = Field(
-        None,
-        pattern=r"^std_[0-9a-f]{16}$",
-        description="A released study whose stored candidates this one reads, for another outcome: records use epsilon "
-        "for its answers alone. dataset_id, features, release and rows_per_person are those of that study. Null: "
-        "candidates of its own.",
-    )
-    privacy_unit: Literal["row", "answer"] = Field(
-        "row",
-        description="row: records are people, and answers about one record add up; answer: each answer is another "
-        "person's. answer with source column is a simulation, and refused unless the dataset was declared public.",
-    )
-    rows_per_person: int = Field(
-        1,
-        ge=1,
-        le=ROWS_PER_PERSON_MAX,
-        description="How many records one person can have, as the owner declares: a person with k records uses k "
-        "times what a record does. Where the dataset has a person column it is the dataset's, whatever is sent.",
-    )
-    person_column: bool = Field(
-        False,
-        description="Whether the dataset has a person column, so that epsilon, delta and caps are those of a person "
-        "with up to rows_per_person rows. Set by the curator.",
-    )
+    answers: Annotated[Answers, BeforeValidator(_stated)] = Field(_NOT_STATED, validate_default=True)
+    """Answer mechanism, which randomizes each outcome, and its epsilon. It must be stated: none, which returns it
+    exactly, is no default."""
+    refine: Refine | None = Field(None, exclude_if=lambda refine: refine is None)
+    """A measured record leaves again, less blurred. For planar_laplace without rotate, with privacy_unit row. Null:
+    none does."""
+    release_of: str | None = Field(None, pattern=r"^std_[0-9a-f]{16}$")
+    """A released study whose stored candidates this one reads, for another outcome: records use epsilon for its answers
+    alone. dataset_id, features, release and rows_per_person are those of that study. Null: candidates of its own."""
+    privacy_unit: Literal["row", "answer"] = "row"
+    """row: records are people, and answers about one record add up; answer: each answer is another person's. answer
+    with source column is a simulation, and refused unless the dataset was declared public."""
+    rows_per_person: int = Field(1, ge=1, le=ROWS_PER_PERSON_MAX)
+    """How many records one person can have, as the owner declares: a person with k records uses k times what a record
+    does. Where the dataset has a person column it is the dataset's, whatever is sent."""
+    person_column: bool = False
+    """Whether the dataset has a person column, so that epsilon, delta and caps are those of a person with up to
+    rows_per_person rows. Set by the curator."""
     budget: Budget = Field(Budget(), description="Caps on what the study may use.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters; null: the modeler provides its own.")
-    reply_after_ms: int | None = Field(
-        None,
-        ge=1,
-        le=60_000,
-        description="Timing protection: every reply to a query, refusals included, is sent so long (ms) after its "
-        "arrival, or at the next multiple if the work takes longer. Null: as soon as it is ready.",
-    )
-    processing: Processing = Field(
-        Processing(), description="What the owner states for the privacy report; a modeler does not see it."
-    )
+    reply_after_ms: int | None = Field(None, ge=1, le=60_000)
+    """Timing protection: every reply to a query, refusals included, is sent so long (ms) after its arrival, or at the
+    next multiple if the work takes longer. Null: as soon as it is ready."""
+    processing: Processing = Processing()
+    """What the owner states for the privacy report; a modeler does not see it."""
 
     @model_validator(mode="after")
     def _says_delta_once(self) -> Self:
@@ -334,9 +278,8 @@ class StudyCreate(Request):
 class StudyChange(StudyCreate):
     """The new content of a draft."""
 
-    replaces: Sha256 = Field(
-        description="spec_sha256 of the draft that was edited: 409 if somebody has changed it since."
-    )
+    replaces: Sha256
+    """spec_sha256 of the draft that was edited: 409 if somebody has changed it since."""
 
     @property
     def study(self) -> StudyCreate:
@@ -348,20 +291,14 @@ class ReleaseAsked(Request):
     """The draft to release, identified by its digest."""
 
     spec_sha256: Sha256 = Field(description="spec_sha256 of the draft: 409 if somebody has changed it since.")
-    confirm_high_risk: bool = Field(
-        False,
-        description="Must be true where the latest preview of this draft since the service was started found a high "
-        "risk: 409 otherwise.",
-    )
-    confirm_chance: bool = Field(
-        False,
-        description="Must be true for a draft with the caution answers_hide_search: 409 otherwise.",
-    )
-    confirm_consent: bool = Field(
-        False,
-        description="Must be true for a draft with refine that no person measures, unless its dataset is public: the "
-        "persons agreed beforehand that a measured record leaves again. 409 otherwise.",
-    )
+    confirm_high_risk: bool = False
+    """Must be true where the latest preview of this draft since the service was started found a high risk: 409
+    otherwise."""
+    confirm_chance: bool = False
+    """Must be true for a draft with the caution answers_hide_search: 409 otherwise."""
+    confirm_consent: bool = False
+    """Must be true for a draft with refine that no person measures, unless its dataset is public: the persons agreed
+    beforehand that a measured record leaves again. 409 otherwise."""
 
 
 class StudyOwnerView(Reply):
@@ -369,9 +306,8 @@ class StudyOwnerView(Reply):
 
     id: str = Field(description="std_...")
     seen_by: Literal["owner"] = Field("owner", description="Whose view this is.")
-    state: Literal["draft", "releasing", "open", "closed"] = Field(
-        description="A draft is released once and is then open; a closed one answers no queries."
-    )
+    state: Literal["draft", "releasing", "open", "closed"]
+    """A draft is released once and is then open; a closed one answers no queries."""
     created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When the candidates were released; null before.")
     archived_at: datetime | None = Field(None, description="When it was archived; null: it is not.")
@@ -382,23 +318,18 @@ class StudyOwnerView(Reply):
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
     sandbox: bool = Field(False, description="Whether its records and outcomes are made up: no person is behind it.")
-    high_risk: bool = Field(
-        False, description="Whether its latest preview since the start of the service found a high risk: confirm it."
-    )
-    progress: float | None = Field(
-        None, ge=0, le=1, description="Fraction of the candidates that are drawn; null unless releasing."
-    )
+    high_risk: bool = False
+    """Whether its latest preview since the start of the service found a high risk: confirm it."""
+    progress: float | None = Field(None, ge=0, le=1)
+    """Fraction of the candidates that are drawn; null unless releasing."""
     release_problem: str | None = Field(None, description="Why the latest release failed: nothing was published.")
     release_id: str | None = Field(description="rel_...; null before the release.")
-    release_sha256: Sha256 | None = Field(
-        description="SHA-256 of the npy file of the candidates, or of the list of its parts; null before."
-    )
+    release_sha256: Sha256 | None
+    """SHA-256 of the npy file of the candidates, or of the list of its parts; null before."""
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
-    account: DatasetOutlook | None = Field(
-        None,
-        description="In the reply to creating or changing a draft and to a release: the account of the dataset's "
-        "file, without and with this study.",
-    )
+    account: DatasetOutlook | None = None
+    """In the reply to creating or changing a draft and to a release: the account of the dataset's file, without and
+    with this study."""
 
 
 class StudyPage(Page):
@@ -415,66 +346,45 @@ class StudyView(PublishedCandidates):
     """
 
     seen_by: Literal["modeler"] = Field("modeler", description="Whose view this is.")
-    left_out: list[int] = Field(
-        [],
-        description="Candidates whose record the owner withheld before the grant was made, in order: zeros stand for "
-        "them, and a query of one is declined.",
-    )
+    left_out: list[int] = []
+    """Candidates whose record the owner withheld before the grant was made, in order: zeros stand for them, and a query
+    of one is declined."""
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
     release_id: str = Field(description="rel_...")
     mechanism: str = Field(max_length=100, description="Name of the release mechanism.")
     status: Status = Field(description="Whether the guarantee is proved or refuted, or whether there is none.")
-    epsilon: DecimalString | None = Field(
-        description="epsilon of the release; null if it claims nothing: refuted, withdrawn, or unprotected."
-    )
+    epsilon: DecimalString | None
+    """epsilon of the release; null if it claims nothing: refuted, withdrawn, or unprotected."""
     delta: float | None = Field(description="delta of the release, the failure probability; null if it claims none.")
-    sensitivity: float | None = Field(
-        description="Delta: largest protected change of one record, in scaled units; null if epsilon is, or for groups."
-    )
+    sensitivity: float | None
+    """Delta: largest protected change of one record, in scaled units; null if epsilon is, or for groups."""
     noise: NoiseLaw = Field(description="Public law of the release, given the features.")
     answers: Answers = Field(description="Answer mechanism (never auto) and its epsilon.")
-    refine: RefineView | None = Field(
-        None,
-        exclude_if=lambda refine: refine is None,
-        description="The second draw of each measured record, in refined of its replies; absent where there is none.",
-    )
-    privacy_unit: Literal["row", "answer"] = Field(
-        description=(
-            "row: answers about one record add up; answer: each is another person's, in reality or, where "
-            "measurement_source is column, in a simulation."
-        )
-    )
+    refine: RefineView | None = Field(None, exclude_if=lambda refine: refine is None)
+    """The second draw of each measured record, in refined of its replies; absent where there is none."""
+    privacy_unit: Literal["row", "answer"]
+    """row: answers about one record add up; answer: each is another person's, in reality or, where measurement_source
+    is column, in a simulation."""
     budget: Budget = Field(description="Caps on what the study may use.")
-    budget_changes: list[BudgetChange] = Field(
-        [], max_length=100, description="Raises of the caps since the release: the last 20."
-    )
-    grant_id: str = Field(
-        pattern=r"^grt_[0-9a-f]{16}$", description="The grant of this token, which also identifies the shared log."
-    )
+    budget_changes: list[BudgetChange] = Field([], max_length=100)
+    """Raises of the caps since the release: the last 20."""
+    grant_id: str = Field(pattern=r"^grt_[0-9a-f]{16}$")
+    """The grant of this token, which also identifies the shared log."""
     log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's checkpoints.")
-    direction: Literal["maximize", "minimize"] = Field(
-        description="Whether the owner looks for the largest or the smallest outcome."
-    )
+    direction: Literal["maximize", "minimize"]
+    """Whether the owner looks for the largest or the smallest outcome."""
     goal: Goal = Field(BEST, description="What the owner looks for: runs follow it unless they state another goal.")
-    measurement_source: Literal["column", "inbox", "webhook"] = Field(
-        "column",
-        description="column: answers come at once; otherwise a person or a laboratory measures, which takes time.",
-    )
-    measurement_noise_variance: float = Field(
-        description="Noise variance of one measurement, as far as it is known, in squared units of the outcome."
-    )
+    measurement_source: Literal["column", "inbox", "webhook"] = "column"
+    """column: answers come at once; otherwise a person or a laboratory measures, which takes time."""
+    measurement_noise_variance: float
+    """Noise variance of one measurement, as far as it is known, in squared units of the outcome."""
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: the modeler provides its own.")
     limits: Limits = Field(description="Limits of one query.")
-    reply_after_ms: int | None = Field(
-        ge=1,
-        le=60_000,
-        description="Every reply to a query is sent so long (ms) after its arrival, or at a multiple; null: as soon "
-        "as it is ready.",
-    )
+    reply_after_ms: int | None = Field(ge=1, le=60_000)
+    """Every reply to a query is sent so long (ms) after its arrival, or at a multiple; null: as soon as it is ready."""
     guarantee: str = Field(max_length=4_000, description="Guarantee for the records, in words.")
-    not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(
-        max_length=100, description="What the guarantee does not cover, in words."
-    )
+    not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(max_length=100)
+    """What the guarantee does not cover, in words."""
     sandbox: bool = Field(False, description="Whether its records and outcomes are made up: no person is behind it.")
 
 
@@ -505,11 +415,8 @@ class GrantReply(Reply):
     token: str = Field(description="The token, a secret: send it to the modeler over a private channel.", repr=False)
     sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up records and outcomes.")
     expires_at: datetime = Field(description="When the token expires.")
-    url: str | None = Field(
-        None,
-        description="Address of this curator for the modeler: PUBLIC_URL, or without it the loopback address; null if "
-        "unknown.",
-    )
+    url: str | None = None
+    """Address of this curator for the modeler: PUBLIC_URL, or without it the loopback address; null if unknown."""
     log_key: str | None = Field(None, description="C2SP verifier key of the curator's log.")
 
 
@@ -522,22 +429,19 @@ class GrantView(Reply):
     state: Literal["live", "expired", "revoked"] = Field(description="live while one of its tokens is live.")
     tokens: list[TokenView] = Field(description="Tokens, oldest first; at most two are live, for rotation.")
     sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up records and outcomes.")
-    key: str | None = Field(
-        description="C2SP verifier key of the modeler; null before its first countersignature. Compare it by phone."
-    )
+    key: str | None
+    """C2SP verifier key of the modeler; null before its first countersignature. Compare it by phone."""
     log_bytes_today: int = Field(0, description="Bytes that it added to the logs and stored replies today (UTC).")
     log_bytes: int = Field(0, description="The same in total.")
-    log_bytes_per_day: int | None = Field(
-        None, description="Its quota: beyond it every request gets 429 until 0:00 UTC; null from before 0.3.0."
-    )
+    log_bytes_per_day: int | None = None
+    """Its quota: beyond it every request gets 429 until 0:00 UTC; null from before 0.3.0."""
 
 
 class LogQuota(Request):
     """A grant's own quota of bytes in the logs."""
 
-    bytes_per_day: int | None = Field(
-        ge=1 << 20, lt=2**53, description="Bytes a day (UTC); null: LOG_BYTES_PER_GRANT_DAY of the settings."
-    )
+    bytes_per_day: int | None = Field(ge=1 << 20, lt=2**53)
+    """Bytes a day (UTC); null: LOG_BYTES_PER_GRANT_DAY of the settings."""
 
 
 class GrantPage(Page):
@@ -571,9 +475,8 @@ class AnswersMeaning(Reply):
 class Tool(Reply):
     """What to use for a draft, from public values alone. Advice: nothing is refused because of it."""
 
-    name: Literal["sort", "groups_at_once", "measure_all", "not_useful", "search"] = Field(
-        description="search, or what serves better."
-    )
+    name: Literal["sort", "groups_at_once", "measure_all", "not_useful", "search"]
+    """search, or what serves better."""
     why: str = Field(description="Why, in words.")
     figures: dict[str, float] = Field({}, description="Numbers behind it, such as rho.")
     hints: list[str] = Field([], description="What would make a search better, in words.")
@@ -585,42 +488,28 @@ class StudyCheck(Reply):
     mechanism: str = Field(description="Release mechanism that would run.")
     why: str | None = Field(description="Why auto would choose it; null if the owner chose.")
     delta: float | None = Field(description="delta of the release; null if it promises pure epsilon or nothing.")
-    status: Status = Field(
-        description="Whether its guarantee is proved, refuted or withdrawn, or whether it makes none."
-    )
+    status: Status
+    """Whether its guarantee is proved, refuted or withdrawn, or whether it makes none."""
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
-    noise_sd: float | None = Field(
-        description=(
-            "Standard deviation of the noise per coordinate of a candidate, in scaled units; null without noise."
-        )
-    )
+    noise_sd: float | None
+    """Standard deviation of the noise per coordinate of a candidate, in scaled units; null without noise."""
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
-    search: str | None = Field(
-        None,
-        description="What the noise does to a search, in words, from the declared box and a public forecast if there "
-        "is one; null without noise.",
-    )
-    strength: Strength | None = Field(
-        description="Name of the range of epsilon_whole: up to 1, 3, 6, and above, or without a bound; null where "
-        "nothing is promised."
-    )
-    epsilon_hidden: float | None = Field(
-        None,
-        description="Epsilon of the hidden change with all answers that the caps allow; null where nothing bounds it.",
-    )
-    epsilon_whole: float | None = Field(
-        None,
-        description="The same of a whole record, over the declared bounds, or of all records of a person. Groups: "
-        "equal to epsilon_hidden.",
-    )
+    search: str | None = None
+    """What the noise does to a search, in words, from the declared box and a public forecast if there is one; null
+    without noise."""
+    strength: Strength | None
+    """Name of the range of epsilon_whole: up to 1, 3, 6, and above, or without a bound; null where nothing is
+    promised."""
+    epsilon_hidden: float | None = None
+    """Epsilon of the hidden change with all answers that the caps allow; null where nothing bounds it."""
+    epsilon_whole: float | None = None
+    """The same of a whole record, over the declared bounds, or of all records of a person. Groups: equal to
+    epsilon_hidden."""
     protection: str | None = Field(None, description="Both in words; null where nothing is promised.")
-    surest: float | None = Field(
-        description=(
-            "How sure someone undecided (1/2) between two values that differ by Delta can become, at most; with a "
-            "delta, except for events that it allows. Null where nothing is promised."
-        )
-    )
+    surest: float | None
+    """How sure someone undecided (1/2) between two values that differ by Delta can become, at most; with a delta,
+    except for events that it allows. Null where nothing is promised."""
     belief: str | None = Field(description="The same in words.")
     answers: str = Field(description="Answer mechanism that would run: never auto.")
     answers_mean: AnswersMeaning | None = Field(
@@ -631,9 +520,8 @@ class StudyCheck(Reply):
     cautions: list[Caution] = Field(
         description="Choices that an expert would not make, from public values alone; a release accepts them."
     )
-    record_cautions: list[Caution] = Field(
-        description="The same from the values of the records: for the owner alone, neither logged nor stored."
-    )
+    record_cautions: list[Caution]
+    """The same from the values of the records: for the owner alone, neither logged nor stored."""
     account: DatasetOutlook = Field(description="The account of the dataset's file, without and with this study.")
 
 
@@ -643,9 +531,8 @@ class FeaturePoint(Reply):
     row: int = Field(description="Number of the candidate, from 0.")
     value: float = Field(description="Value of the feature, in its own unit.")
     y: float = Field(description="Answer as it was released, in units of the measurement.")
-    measured: float | None = Field(
-        description="Exact value where the owner sees it, the mean if there are several; null if there is none."
-    )
+    measured: float | None
+    """Exact value where the owner sees it, the mean if there are several; null if there is none."""
 
 
 class FeatureResult(Reply):
@@ -662,9 +549,8 @@ class GoodRecords(Reply):
     found: int | None = Field(description="Queried candidates that are good; null: what is good is not known here.")
     queried: int = Field(description="Queried candidates with an outcome.")
     threshold: float | None = Field(description="What counts as good, in units of the measurement; null: not known.")
-    by_chance: float | None = Field(
-        description="Expected number of good ones among as many random candidates; null: not known here."
-    )
+    by_chance: float | None
+    """Expected number of good ones among as many random candidates; null: not known here."""
     label: str = Field(description="What the figures are made from, in words.")
 
 
@@ -697,21 +583,15 @@ class StudyAccount(Reply):
     archived_at: datetime | None = Field(None, description="When the study was archived; null: it is not.")
     mechanism: str = Field(description="Release mechanism, as the owner chose it.")
     measurement: Literal["column", "inbox", "webhook"] = Field(description="Source of the outcome.")
-    privacy_unit: Literal["row", "answer"] = Field(
-        description=(
-            "row: answers about one record add up; answer: each is another person's, but for source column, where they "
-            "add up."
-        )
-    )
+    privacy_unit: Literal["row", "answer"]
+    """row: answers about one record add up; answer: each is another person's, but for source column, where they add
+    up."""
     budget: Budget = Field(description="Caps of the study.")
     budget_changes: list[BudgetChange] = Field([], description="Raises of the caps since the release: the last 20.")
     release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")
     row_epsilon: str | None = Field(description="Largest amount that counts against the cap per record.")
-    person_epsilon: str | None = Field(
-        description=(
-            "row_epsilon times the rows of one person that the owner declares, where no column says whose each row is."
-        )
-    )
+    person_epsilon: str | None
+    """row_epsilon times the rows of one person that the owner declares, where no column says whose each row is."""
     total_epsilon: str | None = Field(description="Sum of the release and all answers.")
     total_plays: int = Field(description="Number of measurements.")
 
@@ -732,9 +612,8 @@ class RowsAsked(Reply):
 class ExposureHistogram(Reply):
     """How often the rows of a study were measured."""
 
-    counts: list[RowsAsked] = Field(
-        description="Counts by number of measurements; records that were never queried count with 0."
-    )
+    counts: list[RowsAsked]
+    """Counts by number of measurements; records that were never queried count with 0."""
 
 
 class LedgerPoint(Reply):
@@ -767,6 +646,5 @@ class JobView(Reply):
 class JobList(Reply):
     """All running and queued jobs."""
 
-    jobs: list[JobView] = Field(
-        description="Previews, releases, forecasts, tunings, files; each in the order of the requests."
-    )
+    jobs: list[JobView]
+    """Previews, releases, forecasts, tunings, files; each in the order of the requests."""

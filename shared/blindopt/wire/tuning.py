@@ -50,56 +50,39 @@ class TuningBudget(Request):
     """Budget of a tuning, for both of its releases together."""
 
     epsilon: Epsilon = Field(description="epsilon of lambda~ and v~ together, for replacing one validation record.")
-    delta: float = Field(
-        0.0,
-        ge=0,
-        le=0.1,
-        description="delta of both together, over the draw of the functions: for the methods that assume a Gaussian "
-        "process.",
-    )
-    index_share: Annotated[DecimalString, AfterValidator(_share)] | None = Field(
-        None,
-        description="Fraction of epsilon (and of delta, if a method splits it) for lambda~; v~ gets the rest. 0: only "
-        "v~ is released; 1: only lambda~. Null: 0.5, or 0 if a method releases only v~.",
-    )
+    delta: float = Field(0.0, ge=0, le=0.1)
+    """delta of both together, over the draw of the functions: for the methods that assume a Gaussian process."""
+    index_share: Annotated[DecimalString, AfterValidator(_share)] | None = None
+    """Fraction of epsilon (and of delta, if a method splits it) for lambda~; v~ gets the rest. 0: only v~ is released;
+    1: only lambda~. Null: 0.5, or 0 if a method releases only v~."""
 
 
 class TuningSearch(Request):
     """A Gaussian process that selects the hyper-parameters to score. All of its parameters are public."""
 
-    kernel: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = Field(
-        "squared_exponential", description="k2, with k2(l, l) = 1."
-    )
+    kernel: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = "squared_exponential"
+    """k2, with k2(l, l) = 1."""
     lengthscale: PositiveFloat = Field(description="In units of the grid's coordinates.")
-    noise_sd: float = Field(
-        0.1, ge=1e-4, le=100, description="sigma, in scaled units: those of the prior standard deviation."
-    )
-    centre: BoundedFloat | None = Field(
-        None, description="In units of the score; null (empty): the middle of its range."
-    )
-    scale: PositiveFloat | None = Field(
-        None, description="In units of the score; null (empty): a quarter of its range."
-    )
+    noise_sd: float = Field(0.1, ge=1e-4, le=100)
+    """sigma, in scaled units: those of the prior standard deviation."""
+    centre: BoundedFloat | None = None
+    """In units of the score; null (empty): the middle of its range."""
+    scale: PositiveFloat | None = None
+    """In units of the score; null (empty): a quarter of its range."""
     evaluations: int = Field(100, ge=1, le=2_000, description="T: number of scores that the search evaluates.")
 
 
 class TuningPrior(TuningSearch):
     """Assumption 1 of Kusner et al. (2015): scores of all datasets are jointly a Gaussian process, k1 times k2."""
 
-    one_minus_k1: float = Field(
-        ge=1e-12,
-        le=1,
-        description="1 - k1(V, V') for the worst neighbour: scores of neighbours differ by N(0, 2 (1 - k1)) in scaled "
-        "units. It cannot be derived from the scores, and the guarantee depends on it.",
-    )
-    noise: Literal["added", "own"] = Field(
-        "added",
-        description="added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already "
-        "contain such noise, fresh at each evaluation. The built-in score contains none.",
-    )
-    estimated: list[Literal["one_minus_k1", "lengthscale", "scaling", "noise_sd"]] = Field(
-        [], max_length=4, description="Parameters that were estimated from private data, which voids the guarantee."
-    )
+    one_minus_k1: float = Field(ge=1e-12, le=1)
+    """1 - k1(V, V') for the worst neighbour: scores of neighbours differ by N(0, 2 (1 - k1)) in scaled units. It cannot
+    be derived from the scores, and the guarantee depends on it."""
+    noise: Literal["added", "own"] = "added"
+    """added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already contain such noise,
+    fresh at each evaluation. The built-in score contains none."""
+    estimated: list[Literal["one_minus_k1", "lengthscale", "scaling", "noise_sd"]] = Field([], max_length=4)
+    """Parameters that were estimated from private data, which voids the guarantee."""
 
 
 class _Method(Request):
@@ -140,11 +123,9 @@ class GpDesign(_Method):
     prior: TuningPrior = Field(description="Assumption 1.")
     selection: Selection = "permute_and_flip"
     value_at: ValueAt = "chosen"
-    charge: Literal["prior_average", "worst_case"] = Field(
-        "prior_average",
-        description="What is charged for the same noise. prior_average: budget.epsilon and budget.delta, on average "
-        "over the prior; worst_case: the epsilon that the noise keeps for any two datasets, without a delta.",
-    )
+    charge: Literal["prior_average", "worst_case"] = "prior_average"
+    """What is charged for the same noise. prior_average: budget.epsilon and budget.delta, on average over the prior;
+    worst_case: the epsilon that the noise keeps for any two datasets, without a delta."""
 
 
 class GpUcbSimulated(_Method):
@@ -159,12 +140,10 @@ class GpUcbSimulated(_Method):
     prior: TuningPrior = Field(description="Assumption 1.")
     selection: Selection = "permute_and_flip"
     value_at: ValueAt = "chosen"
-    pairs: int = Field(
-        2_000, ge=200, le=100_000, description="Number of simulated pairs of neighbours: 7 / delta or more."
-    )
-    seed: Seed = Field(
-        0, description="Public. The tuning's id is mixed in, so that figures differ a little from those of a preview."
-    )
+    pairs: int = Field(2_000, ge=200, le=100_000)
+    """Number of simulated pairs of neighbours: 7 / delta or more."""
+    seed: Seed = 0
+    """Public. The tuning's id is mixed in, so that figures differ a little from those of a preview."""
 
 
 class Kusner1(_Method):
@@ -177,20 +156,12 @@ class Kusner1(_Method):
     is_published = True
     name: Literal["kusner_1"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1.")
-    q: Literal["corrected", "paper"] = Field(
-        "corrected",
-        description="corrected: of T draws; paper: as printed, of one, with which nothing proves the promise.",
-    )
-    delta_split: Literal["corrected", "paper"] = Field(
-        "corrected",
-        description="corrected: into four events; paper: as printed, with parts that add up to 5/3 delta, which is "
-        "charged.",
-    )
-    index_bound: Literal["paper", "tight", "clip"] = Field(
-        "paper",
-        description="paper: Theorem 1; tight: without its t^2; clip: at most the width to which the posterior mean is "
-        "clipped.",
-    )
+    q: Literal["corrected", "paper"] = "corrected"
+    """corrected: of T draws; paper: as printed, of one, with which nothing proves the promise."""
+    delta_split: Literal["corrected", "paper"] = "corrected"
+    """corrected: into four events; paper: as printed, with parts that add up to 5/3 delta, which is charged."""
+    index_bound: Literal["paper", "tight", "clip"] = "paper"
+    """paper: Theorem 1; tight: without its t^2; clip: at most the width to which the posterior mean is clipped."""
 
 
 class Kusner2(_Method):
@@ -204,21 +175,14 @@ class Kusner2(_Method):
     is_published = True
     name: Literal["kusner_2"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1; noise_sd is ignored.")
-    whole_grid: bool = Field(
-        False, description="Score every hyper-parameter and release the largest score: needs none of a, tau and last."
-    )
-    a: PositiveFloat | None = Field(
-        None, description="Of de Freitas et al. (2012), Theorem 2, in scaled units. No public value determines it."
-    )
-    tau: PositiveFloat | None = Field(
-        None, description="Of the same theorem. It depends on the objective near its maximum."
-    )
-    last: int | None = Field(
-        None,
-        ge=0,
-        lt=TUNING_GRID_MAX,
-        description="Grid index of lambda_T, from 0, the last hyper-parameter fastest: private, like the scores.",
-    )
+    whole_grid: bool = False
+    """Score every hyper-parameter and release the largest score: needs none of a, tau and last."""
+    a: PositiveFloat | None = None
+    """Of de Freitas et al. (2012), Theorem 2, in scaled units. No public value determines it."""
+    tau: PositiveFloat | None = None
+    """Of the same theorem. It depends on the objective near its maximum."""
+    last: int | None = Field(None, ge=0, lt=TUNING_GRID_MAX)
+    """Grid index of lambda_T, from 0, the last hyper-parameter fastest: private, like the scores."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -241,11 +205,9 @@ class Kusner3(_Method):
     is_published = True
     name: Literal["kusner_3"] = Field(description="Name of the method.")
     search: TuningSearch = Field(description="Parameters of the search; the guarantee does not depend on them.")
-    form: Literal["corrected", "paper"] = Field(
-        "corrected",
-        description="corrected: 2 L / l_min; paper: as printed, L / l_min, which is too small in general: the epsilon "
-        "that it keeps is charged.",
-    )
+    form: Literal["corrected", "paper"] = "corrected"
+    """corrected: 2 L / l_min; paper: as printed, L / l_min, which is too small in general: the epsilon that it keeps is
+    charged."""
 
 
 class PublicWeights(_Method):
@@ -273,9 +235,8 @@ TUNING_METHODS: dict[str, type[_Method]] = {
 class TuningSpec(Request):
     """How a tuning releases its result, and its budget."""
 
-    method: TuningMethod = Field(
-        GridExponential(name="grid_exponential"), description="Method that evaluates scores and releases the result."
-    )
+    method: TuningMethod = GridExponential(name="grid_exponential")
+    """Method that evaluates scores and releases the result."""
     budget: TuningBudget = Field(description="Budget of both releases.")
 
 
@@ -286,12 +247,10 @@ class TuningAxis(Request):
     """A hyper-parameter and its values: public, and chosen without the private data."""
 
     name: Name = Field(description="Name of the hyper-parameter; lambda for the built-in score.")
-    values: list[BoundedFloat] = Field(
-        min_length=1, max_length=TUNING_GRID_MAX, description="Possible values, each once."
-    )
-    scale: Literal["linear", "log10"] = Field(
-        "linear", description="Scale on which a Gaussian process measures distances along this axis."
-    )
+    values: list[BoundedFloat] = Field(min_length=1, max_length=TUNING_GRID_MAX)
+    """Possible values, each once."""
+    scale: Literal["linear", "log10"] = "linear"
+    """Scale on which a Gaussian process measures distances along this axis."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -310,18 +269,14 @@ class LogisticScore(Request):
 
     kind: Literal["logistic"] = Field(description="Kind of score.")
     training_dataset_id: str = Field(max_length=200, description="ds_...: a dataset that is declared public.")
-    features: list[Feature] = Field(
-        min_length=1, max_length=FEATURES_MAX, description="Columns of both datasets, with public bounds."
-    )
+    features: list[Feature] = Field(min_length=1, max_length=FEATURES_MAX)
+    """Columns of both datasets, with public bounds."""
     label: Name = Field(description="Column of both datasets with the class.")
-    threshold: BoundedFloat = Field(
-        0.5, description="In units of the label: above it is one class, all else the other."
-    )
-    loss: Literal["zero_one", "ramp", "clipped_logistic"] = Field(
-        "zero_one",
-        description="g of the margin y <w, x>, in [0, g*]. zero_one: 1 unless the margin is above 0; ramp: (1 - "
-        "margin) / 2; clipped_logistic: log(1 + exp(-margin)) up to clip. g* is 1, 1 and clip.",
-    )
+    threshold: BoundedFloat = 0.5
+    """In units of the label: above it is one class, all else the other."""
+    loss: Literal["zero_one", "ramp", "clipped_logistic"] = "zero_one"
+    """g of the margin y <w, x>, in [0, g*]. zero_one: 1 unless the margin is above 0; ramp: (1 - margin) / 2;
+    clipped_logistic: log(1 + exp(-margin)) up to clip. g* is 1, 1 and clip."""
     clip: Annotated[float, Field(ge=1e-3, le=100)] = Field(1.0, description="g* of clipped_logistic.")
 
     @model_validator(mode="after")
@@ -339,13 +294,11 @@ class HttpScore(Request):
     model: Name = Field(description="Model for the program to train and score; passed on unchanged.")
     lower: BoundedFloat = Field(description="Smallest score of one record; smaller ones are clipped.")
     upper: BoundedFloat = Field(description="Largest score of one record; larger ones are clipped.")
-    reply: Literal["mean", "records", "whole"] = Field(
-        "mean",
-        description="mean: the program returns the mean over the validation records, and vouches that each record's "
-        "score lies in the range; records: it returns each record's score, and the curator clips it. In both cases it "
-        "vouches that a record's score depends only on that record, the hyper-parameters and public models. whole: it "
-        "returns one score, any function of the dataset (such as AUC): the noise covers the whole range.",
-    )
+    reply: Literal["mean", "records", "whole"] = "mean"
+    """mean: the program returns the mean over the validation records, and vouches that each record's score lies in the
+    range; records: it returns each record's score, and the curator clips it. In both cases it vouches that a record's
+    score depends only on that record, the hyper-parameters and public models. whole: it returns one score, any function
+    of the dataset (such as AUC): the noise covers the whole range."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -358,12 +311,8 @@ class TuningCaps(Request):
     """Caps on the account of the validation dataset: what studies, tunings and bounds may cost a record together."""
 
     epsilon: BudgetEpsilon = Field(description="Cap on epsilon; the lowest counts, until the owner raises it.")
-    delta: float | None = Field(
-        None,
-        ge=0,
-        le=0.5,
-        description="Cap on the sum of deltas; the lowest counts, until the owner raises it. Null: it stays as it is.",
-    )
+    delta: float | None = Field(None, ge=0, le=0.5)
+    """Cap on the sum of deltas; the lowest counts, until the owner raises it. Null: it stays as it is."""
 
 
 class TuningCreate(TuningSpec):
@@ -373,13 +322,10 @@ class TuningCreate(TuningSpec):
     grid: list[TuningAxis] = Field(
         min_length=1, max_length=6, description=f"Axes of the grid: at most {TUNING_GRID_MAX} combinations."
     )
-    score: Annotated[LogisticScore | HttpScore, Field(discriminator="kind")] = Field(
-        description="Source of scores; larger is better."
-    )
-    validation_dataset_id: str = Field(
-        max_length=200,
-        description="ds_...: the private records, each of which is protected. An http score needs only their number.",
-    )
+    score: Annotated[LogisticScore | HttpScore, Field(discriminator="kind")]
+    """Source of scores; larger is better."""
+    validation_dataset_id: str = Field(max_length=200)
+    """ds_...: the private records, each of which is protected. An http score needs only their number."""
     caps: TuningCaps = Field(description="Caps on the account of the validation dataset's file.")
 
 
@@ -389,32 +335,25 @@ class TuningReport(Reply):
     method: str = Field(description="Name of the method.")
     points: int = Field(description="Number of hyper-parameters in the grid.")
     records: int = Field(description="m, the number of validation records; the guarantees treat it as public.")
-    epsilon: str = Field(
-        description=(
-            "epsilon charged, for lambda~ and v~ together: that of a person, where the dataset has a person column."
-        )
-    )
+    epsilon: str
+    """epsilon charged, for lambda~ and v~ together: that of a person, where the dataset has a person column."""
     delta: str = Field(description="delta charged, for both together; the guarantee says what it means.")
     index_epsilon: str | None = Field(description="epsilon of lambda~ for one record; null if it is not released.")
     value_epsilon: str | None = Field(description="epsilon of v~ for one record; null if it is not released.")
-    index_sensitivity: float | None = Field(
-        description="Largest change, by one record, of the scores from which lambda~ is drawn."
-    )
-    index_scale: float | None = Field(
-        description="lambda~ is drawn with weights exp(score / scale), or by permute-and-flip with the same scale."
-    )
+    index_sensitivity: float | None
+    """Largest change, by one record, of the scores from which lambda~ is drawn."""
+    index_scale: float | None
+    """lambda~ is drawn with weights exp(score / scale), or by permute-and-flip with the same scale."""
     value_sensitivity: float | None = Field(description="Largest change of v~, before the noise, by one record.")
     value_scale: float | None = Field(description="v~ has noise of density exp(-|x| / scale).")
     constants: dict[str, float] = Field(description="Constants of the method, by the paper's names.")
-    expected_gap: float | None = Field(
-        description="Expected difference between the best score and that of lambda~, in units of the score."
-    )
+    expected_gap: float | None
+    """Expected difference between the best score and that of lambda~, in units of the score."""
     expected_value_error: float | None = Field(description="Expected absolute error of v~, in units of the score.")
     expected_how: str = Field(description="How both were computed, in words.")
-    guarantee_kind: GuaranteeKind = Field(
-        description="worst_case counts against the caps of the account. prior_average is a line of its own; none is "
-        "bounded by nothing."
-    )
+    guarantee_kind: GuaranteeKind
+    """worst_case counts against the caps of the account. prior_average is a line of its own; none is bounded by
+    nothing."""
     guarantee: str = Field(description="Guarantee, in words.")
     cautions: list[Caution] = Field(description="What an expert would point out, before anything is charged.")
     spent_epsilon: str = Field(description="epsilon that the record which used most has used before.")
@@ -457,9 +396,8 @@ class TuningView(Reply):
     id: str = Field(description="tun_...")
     name: str = Field(description="Name of the tuning.")
     validation_dataset_id: str = Field(description="Dataset of the private records.")
-    state: Literal["running", "completed", "failed", "cancelled"] = Field(
-        description="running: in progress, or queued. A crash or a shutdown makes it failed."
-    )
+    state: Literal["running", "completed", "failed", "cancelled"]
+    """running: in progress, or queued. A crash or a shutdown makes it failed."""
     progress: float = Field(ge=0, le=1, description="Fraction of the evaluations that are done.")
     created_at: datetime = Field(description="When it was charged.")
     ended_at: datetime | None = Field(description="When it ended; null while running.")
@@ -467,9 +405,8 @@ class TuningView(Reply):
     spec: TuningCreate = Field(description="The request.")
     report: TuningReport = Field(description="The report at the time of the charge.")
     result: TuningResult | None = Field(description="The released result; null unless completed.")
-    clipped: int | None = Field(
-        description="Number of scores outside the range: exact, private, not to be passed on. Null before the end."
-    )
+    clipped: int | None
+    """Number of scores outside the range: exact, private, not to be passed on. Null before the end."""
     evaluations: int | None = Field(description="Number of evaluated scores. Null before the end.")
 
 

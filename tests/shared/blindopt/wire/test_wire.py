@@ -290,6 +290,20 @@ NUMBERS = [
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
 
 
+def test_a_field_is_described_where_it_stands_or_by_the_text_below_it():
+    class Narrower(wire.Fit):
+        every: int = 3
+
+    described = {name: wire.base.description_of(wire.Fit, name) for name in wire.Fit.model_fields}
+    assert described["starts"] == "Number of starting points of the search."
+    assert described["every"].startswith("Largest number of answers between two fits: one comes after each quarter")
+    schema = wire.Fit.model_json_schema()["properties"]
+    assert {name: field["description"] for name, field in schema.items()} == described
+    assert "\n" not in "".join(described.values())
+    assert wire.base.description_of(Narrower, "starts") == described["starts"]
+    assert wire.base.description_of(Narrower, "every") is None
+
+
 def test_a_number_is_a_finite_json_number():
     for kind, body, field in NUMBERS:
         for literal in NOT_NUMBERS:
