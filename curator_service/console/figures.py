@@ -20,13 +20,13 @@ def regret(forecast: dict[str, Any]) -> Chart:
     points = [p | ({"epsilon": None} if p["mechanism"] == "groups_at_once" else {}) for p in forecast["points"]]
     if is_of_answers := forecast.get("spec", {}).get("answers") is not None:
         points = [p | {"epsilon": p.get("answers_epsilon")} for p in points]
-    names = list(dict.fromkeys(p["mechanism"] for p in points if p["epsilon"] is not None))
+    names = list(dict.fromkeys(map(_name, (p for p in points if p["epsilon"] is not None))))
     series, of_groups = [], names == ["groups"]
     for name in names:
-        own = sorted((p for p in points if p["mechanism"] == name), key=lambda p: float(p["epsilon"]))
+        own = sorted((p for p in points if _name(p) == name), key=lambda p: float(p["epsilon"]))
         series.append(
             Series(
-                name.replace("_", " "),
+                name,
                 [real(p["epsilon"]) for p in own],
                 [p["regret"] for p in own],
                 [band(p)[0] for p in own],
@@ -50,6 +50,11 @@ def regret(forecast: dict[str, Any]) -> Chart:
         levels=levels,
         description=f"Mean gap of the recommended record against epsilon, with {_about(points)}. Lower is better.",
     )
+
+
+def _name(point: dict[str, Any]) -> str:
+    second = "" if point.get("refine_epsilon") is None else f", then {point['refine_epsilon']}"
+    return f"{point['mechanism'].replace('_', ' ')}{second}"
 
 
 def gaps(forecast: wire.PublicForecast | None) -> dict[str, float]:

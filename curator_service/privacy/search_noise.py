@@ -67,6 +67,8 @@ def of_forecast(points: Sequence[ForecastPoint], spec: StudyCreate) -> str | Non
     outcomes = " if outcomes are rough, middling and smooth" if len(chance.gaps) == 3 else ""
     about = f"Forecast of how many standard deviations the recommended record ends short of the best{outcomes}"
     beside = f"Random records: {_gaps(chance)}."
+    if (once := own_point(points, spec.model_copy(update={"refine": None}))) not in (own, None):
+        beside = f"Without second draws: {_gaps(once)}. {beside}"
     if (groups := _groups(points)) is not None:
         beside += f" Groups answered at once, for epsilon {groups.epsilon} of a record in total: {_gaps(groups)}."
     return f"{about}: {_gaps(own)} (better than random records: {own.better}). {beside}"
@@ -90,8 +92,8 @@ def own_point(points: Sequence[ForecastPoint], spec: StudyCreate) -> ForecastPoi
     """The point of a forecast that is about the draft's own release and answers."""
     if isinstance(spec.release, GroupsRelease):
         return None
-    own = [_amount(getattr(part, "epsilon", None)) for part in (spec.release, spec.answers)]
-    levels = ([_amount(point.epsilon), _amount(point.answers_epsilon)] for point in points)
+    own = [_amount(getattr(part, "epsilon", None)) for part in (spec.release, spec.answers, spec.refine)]
+    levels = ([_amount(p.epsilon), _amount(p.answers_epsilon), _amount(p.refine_epsilon)] for p in points)
     pairs = zip(points, levels, strict=True)
     return next((p for p, level in pairs if level == own and p.mechanism not in _BESIDE), None)
 

@@ -1,7 +1,7 @@
 """The cells of a forecast: each mechanism at each privacy level; its kernels, and rows of the declared box."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -20,8 +20,8 @@ from curator_service.releases.mechanisms import groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.releases.mechanisms.private_centres import PrivateCentres
-from curator_service.releases.mechanisms.registry import planned_mechanism
-from curator_service.releases.mechanisms.row_noise import PROJECTED_FEATURES_MIN
+from curator_service.releases.mechanisms.registry import planned_mechanism, refinement_of
+from curator_service.releases.mechanisms.row_noise import PROJECTED_FEATURES_MIN, PlanarLaplaceMechanism
 from curator_service.studies import public_kernels
 
 FAILURE_PROBABILITY = 1e-6
@@ -53,6 +53,8 @@ class Cell:
     """What answers about groups, at this level."""
     private: wire.Answers = wire.NONE
     """The answers about records: exact ones in the baseline."""
+    second: PlanarLaplaceMechanism | None = None
+    """That of second draws, where measured records leave again."""
 
     @property
     def answers_epsilon(self) -> str | None:
@@ -80,8 +82,15 @@ def cells_of(study: wire.StudyCreate, forecast: wire.ForecastCreate) -> list[Cel
     """Identity first, then each mechanism at each level, in the order of ``forecast`` and without duplicates.
 
     Where ``forecast`` states levels of answers: the study's own release with exact answers, then with each of these.
+    Where measured records leave again, each level of planar_laplace comes twice: without second draws, then with them.
     Depends on public values alone. Raises Invalid for a mechanism that does not fit this study.
     """
+    if study.refine is not None:
+        cells = []
+        for cell in cells_of(study.model_copy(update={"refine": None}), forecast):
+            is_refined = isinstance(cell.mechanism, PlanarLaplaceMechanism)
+            cells += [cell, replace(cell, second=refinement_of(study))] if is_refined else [cell]
+        return cells
     cells = [Cell("identity", None, _mechanism(study, wire.IdentityRelease(mechanism="identity")))]
     if forecast.answers is not None and not isinstance(study.release, wire.GroupsRelease):
         return [*cells, *_of_answers(study, forecast.answers)]

@@ -5,7 +5,8 @@ noise whose variance is the kernel's noise_variance (or the study's measurement.
 a kernel and that is larger), plus the variance of private answers at their level: their law and their clip are not
 modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it averages the
 kernel of f over the noise of Z where its law is known, knows the variance of y, and recommends the queried row of the
-largest posterior mean. The baselines identity and random_rows have exact answers.
+largest posterior mean. Where measured records leave again, it learns from the mean of both draws of each, weighted by
+their precision. The baselines identity and random_rows have exact answers.
 
 Groups that are all answered at once, for the same epsilon of a record, are a third baseline. The truth of a group is
 the mean of f over its rows, and the modeler's model is at the centres.
@@ -25,13 +26,14 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.acquisition import UpperConfidenceBound, beta
-from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.input_noise import noise_aware, refined
 from blindopt.gp.kernels import Kernel, kernel_of
 from blindopt.gp.posterior import Posterior
 from blindopt.wire import ForecastCreate, ForecastPoint, GpUcb, LengthscaleRegret, NoiseLaw, StudyCreate
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy.measurement.groups import COUNT_MOVE
 from curator_service.privacy.noise import OnProgress
+from curator_service.privacy.prices import exact
 from curator_service.releases.forecasts.cells import ROWS_MIN, Cell, cells_of, groups_at_once, kernels_of
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
@@ -114,22 +116,31 @@ class _Simulation:
         n, d = self._rows.n, self._rows.d
         law, z = mechanism.noise(d), np.empty((n, mechanism.columns(d)))
         aware = [noise_aware(world.kernel, law, z.shape[1]) for world in self._worlds]
+        sharp: list[Sharp | None] = [None] * len(aware)
+        if cell.second is not None:
+            sd, other, places = law.sd or 0.0, cell.second.noise(d).sd or 0.0, np.empty_like(z)
+            both = sd * other / math.hypot(sd, other)
+            sharp = [(places, refined(world.kernel, "planar_laplace", sd, both, d)) for world in self._worlds]
         regrets, errors = np.empty((len(self._worlds), self._count)), []
         for number in range(self._count):
             mechanism.draw(self._rows, z)
+            if cell.second is not None:
+                cell.second.draw(self._rows, places)
+                places += (both / sd) ** 2 * (z - places)
             for i, (world, (kernel, nugget)) in enumerate(zip(self._worlds, aware, strict=True)):
                 variance = world.noise_variance + cell.answer_variance
                 noise = np.sqrt(variance) * self._noise[number]
                 ties = self._rng(_TIES, number)
                 f = self._f[i][number]
-                regrets[i, number] = gp_ucb_regret(z, f, noise, kernel, variance, ties, nugget)
+                regrets[i, number] = gp_ucb_regret(z, f, noise, kernel, variance, ties, nugget, sharp[i])
                 on_progress((number + (i + 1) / len(self._worlds)) / self._count)
             pairs = draw_pairs(n, -(-PAIRS // self._count), self._rng(_PAIRS, number))
             errors.append(relative_errors(self._x, z, law, pairs))
         all_errors = np.concatenate(errors)
         error = float(np.median(all_errors)) if len(all_errors) else None
         point = self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, list(regrets))
-        return point.model_copy(update={"answers_epsilon": cell.answers_epsilon})
+        second = None if cell.second is None else exact(cell.second.epsilon)
+        return point.model_copy(update={"answers_epsilon": cell.answers_epsilon, "refine_epsilon": second})
 
     def chance(self) -> ForecastPoint:
         """The baseline of a search that asks for random rows."""
@@ -247,6 +258,7 @@ def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:
 
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
+Sharp = tuple[Matrix, tuple[Kernel, Kernel]]
 
 
 def draw_pairs(n: int, count: int, rng: np.random.Generator) -> Pairs:
@@ -315,18 +327,25 @@ def gp_ucb_regret(
     noise_variance: float,
     rng: np.random.Generator,
     nugget: float = 0.0,
+    sharp: Sharp | None = None,
 ) -> float:
     """The gap max f - f of the recommended row, after one query for each number in ``noise`` (queries,).
 
     Simulates a modeler's gp_ucb on ``candidates`` (n, r) with its default settings, maximizing: it observes
     f + noise, models f by ``kernel`` and ``nugget`` on the candidates and ``noise_variance``, and may query a row
-    again. ``rng`` breaks ties, such as that of the first row, and nothing else. The modeler recommends the queried row
+    again. ``sharp``: where queried rows lie by both draws, if there are two, and the kernels of those places.
+    ``rng`` breaks ties, such as that of the first row, and nothing else. The modeler recommends the queried row
     of the largest posterior mean. In units of f.
     """
     n, rows = len(f), list[int]()
-    posterior = Posterior(candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise))
+    places, kernels = (candidates, None) if sharp is None else sharp
+    posterior = Posterior(
+        candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise), refined=kernels
+    )
     for step, error in enumerate(noise, start=1):
         row = posterior.argmax(UpperConfidenceBound(beta(n, step, DELTA_PRIME)), lambda: rng).row
+        if kernels is not None and row not in rows:
+            posterior.refine(row, places[row])
         rows.append(row)
         posterior.observe(row, float(f[row] + error))
     recommended = max(rows, key=posterior.mean.__getitem__)

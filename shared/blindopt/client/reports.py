@@ -1,5 +1,6 @@
 """What a curator reports to an owner, shown as tables."""
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from blindopt import wire
@@ -70,7 +71,7 @@ class Forecast(Shown, wire.ForecastView):
         banded = all(len(point.gaps) == len(self._SCALES) for point in self.points)
         head = self._SCALES if banded else ("Regret",)
         rows = [
-            [point.mechanism, point.epsilon, *(point.gaps if banded else [point.regret]), point.better]
+            [point.mechanism, point.levels, *(point.gaps if banded else [point.regret]), point.better]
             for point in self.points
         ]
         return [Table(["Mechanism", "epsilon", *head, "Better than random records"], rows)]
@@ -81,11 +82,12 @@ class Forecast(Shown, wire.ForecastView):
         The bar of a point reaches over its length-scales. With a single one it is the 95 % interval.
         """
         axes = new_axes(axes)
-        for index, name in enumerate(dict.fromkeys(point.mechanism for point in self.points)):
-            points = [point for point in self.points if point.mechanism == name]
+        kinds = dict.fromkeys((point.mechanism, point.refine_epsilon) for point in self.points)
+        for (name, second), colour in zip(kinds, cycle(COLOURS), strict=False):
+            points = [point for point in self.points if (point.mechanism, point.refine_epsilon) == (name, second)]
             regret = [point.regret for point in points]
             if points[0].epsilon is None or name == "groups_at_once":
-                axes.axhline(regret[0], color=COLOURS[index], linestyle="--", label=name.replace("_", " "))
+                axes.axhline(regret[0], color=colour, linestyle="--", label=name.replace("_", " "))
                 continue
             ends = [(min(p.gaps), max(p.gaps)) if len(p.gaps) > 1 else (p.low, p.high) for p in points]
             reach = [
@@ -93,7 +95,8 @@ class Forecast(Shown, wire.ForecastView):
                 [max(high - r, 0.0) for r, (_, high) in zip(regret, ends, strict=True)],
             ]
             epsilons = [float(point.epsilon or 0) for point in points]
-            axes.errorbar(epsilons, regret, yerr=reach, fmt="o-", capsize=3, color=COLOURS[index], label=name)
+            label = name if second is None else f"{name}, then {second}"
+            axes.errorbar(epsilons, regret, yerr=reach, fmt="o-", capsize=3, color=colour, label=label)
         axes.set_xscale("log")
         levels = sorted({float(p.epsilon) for p in self.points if p.epsilon and p.mechanism != "groups_at_once"})
         axes.set_xticks(levels, [f"{level:g}" for level in levels])

@@ -446,6 +446,11 @@ class ForecastPoint(Reply):
     answers_epsilon: str | None = Field(
         None, description="epsilon of an answer; null: exact answers, as those of a baseline, and in earlier forecasts."
     )
+    refine_epsilon: str | None = Field(
+        None,
+        exclude_if=lambda epsilon: epsilon is None,
+        description="epsilon of the second draw of each measured record; absent without second draws.",
+    )
     noise_sd: float | None = Field(
         description="Standard deviation of the noise per coordinate of a candidate, in scaled units."
     )
@@ -470,6 +475,11 @@ class ForecastPoint(Reply):
         description="The same for each length-scale, by increasing length-scale: three on public rows, which span a "
         "band, and the study's own on the records.",
     )
+
+    @property
+    def levels(self) -> str | None:
+        """Epsilon of the release, and then of a second draw, if there is one."""
+        return self.epsilon if self.refine_epsilon is None else f"{self.epsilon}, then {self.refine_epsilon}"
 
     @property
     def gaps(self) -> list[float]:

@@ -168,6 +168,14 @@ def test_a_forecast_is_read_at_the_drafts_own_release_and_answers():
             f"short of the best: {gap} (better than random records: {'no' if gap == 0.39 else 'yes'}). "
             "Random records: 0.4."
         )
+    refining = study(BOX).model_copy(update={"refine": wire.Refine(epsilon="3.0", persons=5)})
+    assert search_noise.own_point(points, refining) is None
+    points.append(points[1].model_copy(update={"refine_epsilon": "3", "regret": 0.1, "by_lengthscale": []}))
+    assert search_noise.own_point(points, study(BOX)).regret == 0.3
+    assert search_noise.of_forecast(points, refining).endswith(
+        "short of the best: 0.1 (better than random records: yes). Without second draws: 0.3. Random records: 0.4."
+    )
+    assert "1, then 3" in Forecast.model_construct(points=points)._repr_html_()
     assert search_noise.of_forecast(points, study(BOX, epsilon="3")) is None
     assert search_noise.of_forecast(points[1:], study(BOX)) is None
     assert search_noise.in_words(0.7, study(BOX, epsilon="3"), points) == search_noise.in_words(0.7)

@@ -9,6 +9,7 @@ from scipy.stats import qmc
 
 from blindopt import wire
 from blindopt.errors import Invalid
+from blindopt.gp.input_noise import noise_aware, refined
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.optimizer.algorithms.gp.rules import GpUcb
 from blindopt.optimizer.algorithms.settings import AlgorithmSettings
@@ -199,6 +200,33 @@ def test_private_answers_cost_too_and_both_baselines_are_exact(study_of, rows_of
     assert exact.regret == pytest.approx(identity.regret, abs=1e-9)
     assert noisy.regret == pytest.approx(own.regret, abs=1e-9)
     assert almost.regret < 0.2 < noisy.regret
+
+
+def test_a_study_that_refines_is_forecast_without_second_draws_and_with_them(study_of, rows_of, monkeypatch):
+    """A second draw of epsilon 1000 is the record itself; one of the least epsilon leaves the first draw as it is."""
+    calls, rows = [], rows_of(60)
+    x = np.vstack([block for _, block in rows.blocks()])
+    monkeypatch.setattr(simulation, "gp_ucb_regret", lambda *args: calls.append(args) or 1.0)
+    release = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
+    own = {"release": release, "answers": laplace("2")}
+    forecast = {"functions": 2, "queries": 2, "rows": "records"}
+    levels = {"epsilons": ["0.5", "1"], "mechanisms": ["planar_laplace", "gaussian"]}
+    for epsilon in ("1000", "0.0001"):
+        study = study_of(**own, refine=wire.Refine(epsilon=epsilon, persons=5))
+        for request in (levels, {"answers": ["2"]}):
+            calls.clear()
+            wanted = wire.ForecastCreate(**forecast, **request)
+            points = simulate(study, wanted, rows, seed=1, on_progress=lambda share: None)
+            seconds = [(p.runs_as, p.refine_epsilon) for p in points if p.runs_as != "random_rows"]
+            pairs = [("planar_laplace", None), ("planar_laplace", epsilon)] * 2
+            others = [("gaussian", None)] * 2 if request is levels else []
+            assert seconds == [("identity", None), *pairs, *others]
+            for number, (_, second) in enumerate(seconds):
+                z, *_, sharp = calls[2 * number + 1]
+                assert (sharp is None) == (second is None)
+                if sharp is not None:
+                    places = x if second == "1000" else z
+                    assert np.abs(sharp[0] - places).max() < 0.1 < np.abs(x - z).max()
 
 
 @pytest.mark.parametrize(("rough", "is_better"), [(-0.37, True), (0.1, False)])
@@ -403,6 +431,23 @@ def test_with_the_rows_themselves_and_almost_no_noise_the_best_row_is_found(smoo
             regrets.append(gp_ucb_regret(candidates, f, np.zeros(40), kernel, 1e-6, rng))
     assert max(through_x) < 1e-3
     assert np.mean(blind) > 0.05
+
+
+def test_second_draws_bring_a_search_nearer_to_the_best_row(smooth):
+    x, kernel, functions = smooth
+    blurred, sharp = x + np.random.default_rng(7).standard_normal(x.shape), refined(kernel, "gaussian", 1.0, 1e-3, 1)
+    wide, nugget = noise_aware(kernel, NoiseLaw(family="gaussian", sd=1.0), 1)
+    mixed_up = np.random.default_rng(8).permutation(x)  # the control: places of other rows
+    once, refines, misled = [
+        np.mean(
+            [
+                gp_ucb_regret(blurred, f, np.zeros(25), wide, 1e-6, np.random.default_rng(number), nugget, second)
+                for number, f in enumerate(functions)
+            ]
+        )
+        for second in (None, (x, sharp), (mixed_up, sharp))
+    ]
+    assert refines < once / 3 < misled / 6
 
 
 def _coverage(draw, mean, widen=1.0, trials=3_000):
