@@ -293,7 +293,7 @@ SQLITE_ONLY = {
     "test_restore.py::test_a_session_that_ended_after_the_backup_opens_nothing_after_a_restore": "serves a backup",
     "test_restore.py::test_a_new_disk_is_an_empty_folder_and_its_own_folder_stays": "the database is a file",
     "test_program.py::test_a_damaged_database_is_reported_in_a_line": "test_damaged_server.py has it",
-    "test_two_in_a_folder.py": "it is the file of the database that tells whose a folder is",
+    "test_two_in_a_folder.py": "begins with files of SQLite",
     "test_serve.py::test_at_a_terminal_serve_says_where_it_is_and_what_is_missing": "it may be a standby",
     **dict.fromkeys(
         (

@@ -24,3 +24,18 @@ def test_a_service_makes_itself_no_home_in_the_folder_of_another(make_service, t
         path.rename(host.data / path.name)
     (guest.data / "secrets").rename(host.data / "others")
     assert host.run("token", "list").returncode == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("curator", "modeler"), ("modeler", "curator")])
+def test_with_postgresql_the_saved_checkpoint_tells_whose_a_folder_is(make_service, tmp_path, first, second):
+    """The tables are elsewhere. Control: the service itself goes as far as its server, which does not answer."""
+    elsewhere = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    host, guest = make_service(first, tmp_path), make_service(second, tmp_path / "b")
+    host.start().stop()
+    host.database.rename(host.database.with_suffix(".moved"))
+    for service, status, words in (
+        (replace(guest, folder=host.folder, settings=elsewhere), 4, f"holds the data of blindopt-{first}"),
+        (replace(host, settings=elsewhere), 1, "OperationalError"),
+    ):
+        refused = service.run("token", "list")
+        assert (refused.returncode, words in refused.stderr) == (status, True), refused.stderr

@@ -189,10 +189,16 @@ class Program(Generic[S]):
         return settings
 
     def check_folder(self, settings: S) -> None:
-        """Raise StateConflict if the folder holds the data of another service and none of this one."""
+        """Raise StateConflict if the folder holds the data of another service and none of this one.
+
+        The file of SQLite tells whose it is, or the saved checkpoint: with PostgreSQL there is no file.
+        """
+        from service_kit.context.audit_trail import read_note
+
         database, there = self.database_file(settings), {path.name for path in settings.data_dir.glob("*.sqlite")}
         other = "modeler" if database.stem == "curator" else "curator"
-        if database.name not in there and f"{other}.sqlite" in there:
+        is_of_other = (read_note(settings.data_dir / "checkpoint") or "").startswith(f"{other}.")
+        if database.name not in there and (is_of_other or f"{other}.sqlite" in there):
             where, variable = settings.data_dir.absolute(), settings.variable("data_dir")
             raise StateConflict(f"{where} holds the data of blindopt-{other}: set {variable} to another folder")
 
