@@ -49,6 +49,15 @@ def _workloads():
 # --- containers ---------------------------------------------------------------------------------------------
 
 
+def test_the_base_of_an_image_is_named_by_its_digest():
+    """Each stage begins there or at an earlier one; whoever gives BASE_IMAGE, as Compose does, says which base."""
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^ARG BASE_IMAGE=python:3\.11-\S+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    stages = re.findall(r"^FROM (\S+) AS (\S+)", text, re.MULTILINE)
+    assert len(stages) == text.count("\nFROM ")
+    assert {base for base, _ in stages} <= {"${BASE_IMAGE}", *(name for _, name in stages)}
+
+
 def test_a_health_check_of_a_container_is_a_command_of_its_image():
     """Images have no scripts of the distributions: a check begins as the entry point of its image does."""
     stages = re.split(r"^FROM \S+ AS ", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
