@@ -98,13 +98,14 @@ def prepare(
     """Create the schema or migrate an older one, in the caller's transaction; return whether it was an older one.
 
     Changes nothing where the version is right, so that a role without the right to create tables will do. Raises
-    StateConflict for an encoding other than UTF-8, for a database of a newer program, and for no right to create.
+    StateConflict for an encoding other than UTF-8, for a database of a newer program, and for a role without a right.
     """
     if db.execute(text("SHOW server_encoding")).scalar_one() != "UTF8":
         raise StateConflict("the database of PostgreSQL must have the encoding UTF8")
     exists = db.execute(text("SELECT to_regclass('state') IS NOT NULL")).scalar_one()
     version = int(db.execute(text("SELECT version FROM state")).scalar_one()) if exists else 0
     if version == schema.VERSION:
+        _check_rights(db, metadata, append_only)
         return False
     if not exists:
         db.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {_name(db)}")
@@ -210,16 +211,36 @@ def rights(schema_name: str, role: str, metadata: tuple[MetaData, ...], append_o
     Columns that an erasure overwrites may be overwritten as one does: the triggers see to it. For the owner of the
     tables to run, after a first start under his name.
     """
-    tables = {table.name: table for schema_tables in metadata for table in schema_tables.sorted_tables}
     grants = [
         f"GRANT USAGE ON SCHEMA {schema_name} TO {role};",
         f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema_name} TO {role};",
         f"GRANT SELECT, UPDATE ON {schema_name}.state TO {role};",
     ]
-    for table in sorted(tables):
-        rights = "SELECT, INSERT" if table in append_only else "SELECT, INSERT, UPDATE, DELETE"
-        grants.append(f'GRANT {rights} ON {schema_name}."{table}" TO {role};')
-        erased = ", ".join(column.name for column in tables[table].columns if column.info == ERASABLE)
-        if erased:
-            grants.append(f'GRANT UPDATE ({erased}) ON {schema_name}."{table}" TO {role};')
+    for table, verb, column in _needed(metadata, append_only):
+        grants.append(f'GRANT {verb}{column and f" ({column})"} ON {schema_name}."{table}" TO {role};')
     return "\n".join(grants) + "\n"
+
+
+def _needed(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> list[tuple[str, str, str]]:
+    """What a role that serves must be allowed: a table, a verb, and a column or '' for all."""
+    needed = []
+    for table in sorted((table for tables in metadata for table in tables.sorted_tables), key=lambda each: each.name):
+        verbs = ("SELECT", "INSERT") if table.name in append_only else ("SELECT", "INSERT", "UPDATE", "DELETE")
+        needed += [(table.name, verb, "") for verb in verbs]
+        needed += [(table.name, "UPDATE", column.name) for column in table.columns if column.info == ERASABLE]
+    return needed
+
+
+def _check_rights(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> None:
+    """Raise StateConflict for a role that may do less than ``rights`` grants, as one of an earlier version's script."""
+    needed = ", ".join(f"('{table}', '{verb}', '{column}')" for table, verb, column in _needed(metadata, append_only))
+    missing = (
+        f"SELECT name || ': ' || verb FROM (VALUES {needed}) needed (name, verb, of) WHERE NOT CASE of"
+        " WHEN '' THEN has_table_privilege(quote_ident(name), verb)"
+        " ELSE has_column_privilege(quote_ident(name), of, verb) END UNION ALL SELECT proname || ': EXECUTE'"
+        " FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
+        " AND NOT has_function_privilege(oid, 'EXECUTE') LIMIT 1"
+    )
+    if (right := db.exec_driver_sql(missing).scalar_one_or_none()) is not None:
+        role = db.exec_driver_sql("SELECT current_user").scalar_one()
+        raise StateConflict(f"{role} lacks a right ({right}): as the tables' owner run `database roles {role}`")

@@ -431,8 +431,13 @@ def test_a_role_that_may_not_change_append_only_tables_serves_and_cannot(url, cu
     script = CliRunner().invoke(cli.app, ["database", "roles", role])
     assert script.exit_code == 0, script.output
     postgres.server().execute(name, f"CREATE ROLE {role} LOGIN")
+    as_role = url.replace(f"{postgres.USER}:", f"{role}:")
+    for right in ("EXECUTE ON FUNCTION curator.delete_archived()", "UPDATE (request) ON curator.queries"):
+        postgres.server().execute(name, f"{script.output}; REVOKE {right} FROM {role}")  # as an earlier script left it
+        with pytest.raises(StateConflict, match=f"run `database roles {role}`"):
+            _curator(tmp_path, as_role)
     postgres.server().execute(name, script.output)
-    with closing(_curator(tmp_path, url.replace(f"{postgres.USER}:", f"{role}:"))) as limited:
+    with closing(_curator(tmp_path, as_role)) as limited:
         limited.check_writable()
         limited.write(lambda db: audit_log.append(db, "n", actor="x", now=NOW))
         for statement in (
