@@ -218,17 +218,18 @@ class Program(Generic[S]):
             yield
 
     @contextmanager
-    def opened(self, *, new: bool = False, writes: bool = False) -> "Iterator[ServiceContext]":
+    def opened(self, *, new: bool = False, writes: bool = False, advice: str = "") -> "Iterator[ServiceContext]":
         """Open the data of the service, with ``plain_errors``; with ``new``, also where there is none yet.
 
-        With either, say how long the charges of a running service wait for what is written here, if that is a second.
+        With either, say how long the charges of a running service wait for what is written here, if that is a second,
+        and the ``advice``.
         """
         with plain_errors():
             settings = self.checked_settings() if new else self.existing()
             self.check_folder(settings)
             with self.open_context(settings) as context:
                 if new or writes:
-                    _tell_of_verification(context)
+                    _tell_of_verification(context, advice)
                 yield context
 
     def check_role(self, role: str) -> None:
@@ -237,11 +238,13 @@ class Program(Generic[S]):
             raise typer.BadParameter(f"{self.service} knows {', '.join(self.roles)}", param_hint="--role")
 
 
-def _tell_of_verification(context: "ServiceContext") -> None:
+def _tell_of_verification(context: "ServiceContext", advice: str) -> None:
     from service_kit.store import audit_log
     from service_kit.verification import SECONDS_A_RECORD
 
     with context.database.read() as db:
         seconds = round(audit_log.live(db) * SECONDS_A_RECORD)
     if seconds:
-        typer.echo(f"a running service verifies its tables now: its charges wait for about {seconds} s", err=True)
+        typer.echo(
+            f"a running service verifies its tables now: its charges wait for about {seconds} s{advice}", err=True
+        )

@@ -71,12 +71,12 @@ def access_token(program: Program[S], file: Path | None, purpose: str, *, days: 
     if named is not None:
         yield read_text_file(named).strip()
         return
+    advice = f"name a file with --token-file or {program.client_variable('token_file')}"
     try:
         program.existing()
     except StateConflict as error:
-        variable = program.client_variable("token_file")
-        raise StateConflict(f"no token: name a file with --token-file or {variable} ({error})") from None
-    with program.opened(writes=True) as context:
+        raise StateConflict(f"no token: {advice} ({error})") from None
+    with program.opened(writes=True, advice=f"; so that none does, {advice}") as context:
         token, _ = context.authentication.issue(program.main_role, f"{program.service} {purpose}", days=days)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():

@@ -58,11 +58,15 @@ def test_a_command_that_writes_says_how_long_charges_wait_if_that_is_a_second(ru
 
 @pytest.mark.parametrize("hangup", [signal.SIG_IGN, signal.SIG_DFL], ids=["under nohup", "at a terminal"])
 @pytest.mark.parametrize("run", ["curator"], indirect=True)
-def test_a_command_with_a_token_of_its_own_keeps_an_ignored_hangup_and_leaves_signals_as_they_were(run, hangup):
+def test_a_command_with_a_token_of_its_own_keeps_an_ignored_hangup_and_leaves_signals_as_they_were(
+    run, hangup, monkeypatch, capsys
+):
     assert run("token", "create", "--name", "ann").exit_code == 0
+    monkeypatch.setattr(verification, "SECONDS_A_RECORD", 3.0)
     before, terminate = signal.signal(signal.SIGHUP, hangup), signal.getsignal(signal.SIGTERM)
     try:
         with access_token(PROGRAM, None, "test"):
+            assert "s; so that none does, name a file with --token-file" in capsys.readouterr().err
             assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (hangup is signal.SIG_IGN)
             with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
                 signal.raise_signal(signal.SIGTERM)
