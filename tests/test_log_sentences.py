@@ -73,4 +73,6 @@ def test_a_sentence_names_who_acted_and_on_what_and_marks_what_people_typed():
     charge = {"study_id": "std_1", "epsilon": "3", "rows": [[5, 1], [7, 2]]}
     assert "epsilon <bdi>3</bdi>" in act(curator._ACTS, "charge", charge, names)
     assert "for <bdi>2</bdi> of its candidates" in act(curator._ACTS, "charge", charge, names)
+    exact = act(curator._ACTS, "charge", charge | {"epsilon": "0"}, names)  # which is not how much it reveals
+    assert exact.startswith("is sent exact answers about <bdi>&lt;b&gt;")
     assert act(curator._ACTS, "of.another.version", {}, names) is None

@@ -164,24 +164,14 @@ def release(
 def answer_all(
     study: StudyId, yes: Yes = False, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """Answer about every group of a study of groups at once, and list the ten that are expected to be best.
+    """Answer about every group of a study of groups at once, and list them, those expected to be best first.
 
     Example: blindopt-curator study answer-all std_0123456789abcdef --yes
     """
     with as_owner(url, token_file) as client:
-        spec = client.study(study).view.spec
-        confirm("Answer about every group? It uses as much epsilon of a record as answers about two, for good.", yes)
+        confirm("Answer about every group? It uses the epsilon of one answer of each record at most, for good.", yes)
         groups = client.study(study).answer_all()
-    figures = [(group.y if group.expected is None else group.expected, group) for group in groups]
-    is_largest = spec.measurement.direction == "maximize"
-    best = [group for _, group in sorted(figures, key=lambda pair: pair[0] or 0.0, reverse=is_largest)[:10]]
-    head = ["candidate", *(feature.column for feature in spec.features), "records", "answer", "noise sd", "expected"]
-    rows = [
-        [group.row, *(f"{at:.5g}" for at in group.centre), group.count]
-        + ["" if figure is None else f"{figure:.5g}" for figure in (group.y, group.sd, group.expected)]
-        for group in best
-    ]
-    show(groups, table(head, rows), as_json)
+    show(groups, str(groups), as_json)
 
 
 @study_cli.command()

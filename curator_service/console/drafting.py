@@ -29,8 +29,8 @@ NAMES = tuple(name for name, _ in STEPS)
 _RELEASE = ("release", "hide", "hide_share", "categories", "exceptions", "find", "groups", "rows_per_person")
 _ANSWERS = ("answers", "outcomes", "privacy_unit", "budget", "refine", "kernel", "reply_after_ms")
 _STEP_OF = {
-    **dict.fromkeys(("name", "dataset_id", "release_of", "processing"), "data"),
-    **dict.fromkeys(("features", "pasted", "bounds_file"), "features"),
+    **dict.fromkeys(("dataset_id", "release_of", "processing"), "data"),
+    **dict.fromkeys(("name", "features", "pasted", "bounds_file"), "features"),
     **dict.fromkeys(("measurement", "goal", "column_error", "people_error"), "measurement"),
     **dict.fromkeys(_RELEASE, "release"),
     **dict.fromkeys(_ANSWERS, "answers"),
@@ -295,13 +295,15 @@ def suggest(
     made: Mapping[str, tuple[str, str, str]] = MappingProxyType({}),
     lists: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Fill in empty fields whose values follow from earlier steps, and bounds: private ``ranges``, ``encoded`` ones."""
+    """Fill in empty fields whose values follow from earlier steps, and bounds: private, of categories, by name."""
+    public = private_bounds.suggested(columns) if step == "features" else {}
     for i, column in enumerate(columns if step == "features" else ()):
         lower, upper, hidden = (f"features.{i}.{part}" for part in ("lower", "upper", "hidden_change"))
         if column in made and lower not in form.values:
             form.fill(dict(zip((lower, upper, hidden), made[column], strict=True)))
-        if column in ranges and lower not in form.values and upper not in form.values:
-            form.values[lower], form.values[upper] = ([end] for end in ranges[column])
+        ends = ranges.get(column) or public.get(column)
+        if ends is not None and lower not in form.values and upper not in form.values:
+            form.values[lower], form.values[upper] = ([end] for end in ends)
     if step == "release":
         _suggest_release(form, lists)
     if step == "answers" and not form.get("outcomes.lower") and not form.get("outcomes.upper"):

@@ -45,7 +45,8 @@ async def new(page: Page) -> Response:
     elif (chosen := page.query.get("dataset")) is not None:
         dataset = await page.api.read(f"/v1/datasets/{id_of('ds', chosen)}", wire.DatasetView)
     chosen_step = page.query.get("step", "")
-    step = chosen_step if changed is not None and chosen_step in NAMES else "data"
+    first = "features" if other is None and dataset is not None else "data"
+    step = chosen_step if changed is not None and chosen_step in NAMES else first
     if page.query.get("read") == "release":
         step = "measurement"
     if form is not None and (epsilon := page.query.get("epsilon")) is not None:  # as chosen from a forecast
@@ -81,7 +82,7 @@ async def next_step(page: Page, form: Form) -> Response:
     if step == "release" and go == "paste":
         private_bounds.fill_in(form, dataset, None, "exceptions")
         return await _show(page, _fresh(form) if form.ok else form.again(), step, dataset)
-    if step == "features" and go in ("paste", "all", "none", "private", "names", "clips"):
+    if step == "features" and go in ("paste", "all", "none", "private", "clips"):
         return await _help_with_features(page, form, dataset, go)
     if target and NAMES.index(target) <= NAMES.index(step):
         return await _show(page, _fresh(form), target, dataset)
@@ -183,15 +184,12 @@ async def _help_with_features(page: Page, form: Form, dataset: wire.DatasetView,
     elif go == "clips":
         clips = await _clips(page, form, dataset)
     else:
-        names = [c.name for i, c in enumerate(dataset.columns) if not form.get(f"features.{i}.lower")]
-        ranges: private_bounds.PrivateRanges = private_bounds.suggested(names) if go == "names" else {}
-        if go == "private":
-            ranges = await private_bounds.latest(page.api, dataset.id)
+        ranges = await private_bounds.latest(page.api, dataset.id) if go == "private" else {}
         for i, column in enumerate(dataset.columns):
             if column.name in ranges:
                 lower, upper = ranges[column.name]
                 form.fill({"features": {i: {"lower": lower, "upper": upper}}})
-            if go == "all" or (go == "names" and column.name in ranges):
+            if go == "all":
                 form.values[f"features.{i}.column"] = [column.name]
             elif go == "none":
                 form.values.pop(f"features.{i}.column", None)
@@ -251,6 +249,7 @@ async def _dataset(page: Page, form: Form) -> wire.DatasetView | None:
 def _take_defaults(form: Form, dataset: wire.DatasetView) -> None:
     """Fill in values that follow from the dataset, if the first step was shown without it."""
     if form.get("dataset_before") != dataset.id:
+        form.values.pop("name", None)
         values = drafting.defaults(dataset)
         form.fill({name: values[name] for name in ("release.mechanism", "answers.mechanism", "measurement.shown")})
 
@@ -286,6 +285,9 @@ async def _show(
     context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": None, "spec": None}
     context |= {"clips": clips, "ranges": ranges, "private_y": drafting.private_y(form, ranges)} | (shown or {})
     context["extremes"] = await _at_extremes(page, form, dataset) if dataset and step == "measurement" else []
+    if dataset is not None and step == "features" and "name" not in form.values:
+        before = sum(s["spec"]["dataset_id"] == dataset.id for s in await every(page.api, "/v1/studies", "studies"))
+        form.values["name"] = [f"Study {before + 1} on {dataset.name}"[:200]]
     if step == "data":
         context["datasets"] = [d for d in await datasets(page.api) if d.state == "active"]
     if step in ("release", "review"):

@@ -19,9 +19,14 @@ from service_kit.console.forms import Body, filled_in, sent
 pages = Pages()
 PrivateRanges = Mapping[str, tuple[str, str]]
 """Lower and upper bound of each column, as a form shows them."""
-PUBLIC_ENDS = {"age": ("0", "120"), "percent": ("0", "100"), "percentage": ("0", "100"), "hour": ("0", "24")}
-"""Public ranges by the word in a column's name."""
+PUBLIC_ENDS = {
+    "age": ("0", "120"), "percent": ("0", "100"), "percentage": ("0", "100"), "hour": ("0", "24"), "month": ("1", "12"),
+    "kg": ("0", "300"), "cm": ("0", "250"), "bmi": ("10", "80"), "systolic": ("50", "260"), "diastolic": ("20", "160"),
+    "latitude": ("-90", "90"), "longitude": ("-180", "180"),
+}  # fmt: skip
+"""Public ranges by the word in a column's name; of kilograms and centimetres, a person's."""
 _SAYING = {*PUBLIC_ENDS, "years", "year", "yrs", "of", "at", "in", "the", "day", "patient"}
+_SAYING |= {"weight", "height", "mmhg", "bp", "blood", "pressure"}
 """With another word, such as months, a name is not understood."""
 CATEGORY_CHANGE = 1.42
 """The hidden change of a yes/no column that hides which category a record has: another moves two of them by 1 each."""
@@ -102,8 +107,8 @@ def encoded(dataset: wire.DatasetView) -> dict[str, tuple[str, str, str]]:
 def suggested(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Public ranges of columns whose names say what they hold: no record is read.
 
-    >>> suggested(["Age (years)", "hour_of_day", "age_months", "page"])
-    {'Age (years)': ('0', '120'), 'hour_of_day': ('0', '24')}
+    >>> suggested(["Age (years)", "hour_of_day", "weight_kg", "age_months", "page"])
+    {'Age (years)': ('0', '120'), 'hour_of_day': ('0', '24'), 'weight_kg': ('0', '300')}
     """
     words = {name: set(re.findall("[a-z]+|%", name.lower())) for name in names}
     return {

@@ -197,7 +197,7 @@ def _of_answers(spec: wire.StudyCreate) -> list[wire.Caution]:
     if isinstance(spec.answers, wire.NoAnswerNoise):
         message = (
             "The vendor receives the exact outcome of every record that it queries, and no epsilon bounds this. Choose "
-            "answers with noise, such as auto."
+            "answers with noise."
         )
         return [wire.Caution(code="exact_answers", field="answers.mechanism", message=message)]
     return of_epsilon("answers.epsilon", wire.amount(spec.answers.epsilon))

@@ -198,8 +198,8 @@ def tool(
         else:
             count = cells.number if isinstance(cells, PrivateCells) else len(cells.centres)
         why = (
-            "Answers about all groups use as much epsilon of a record as answers about two. After the release, have "
-            "every group answered at once (:answer_all): no search is needed."
+            "A record is in one group, so answers about all groups use the epsilon of one answer. After the release, "
+            "have every group answered at once (:answer_all): no search is needed."
         )
         if cap is not None and cap < count:
             why += f" The cap of {cap:,} measurements may be too low for up to {count:,} groups: take no cap."

@@ -27,7 +27,7 @@ from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
-EXPECTED_MAX, EXPECTED_KEPT = 500, 16
+EXPECTED_MAX, EXPECTED_KEPT = 1_000, 16
 """The most groups that are modelled, in a second or two; and of how many studies that is kept."""
 
 

@@ -102,8 +102,8 @@ def make_sandbox(study_id: StudyId, caller: RequestContextDep, curator: CuratorD
 async def answer_all(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Answer about every group of a groups study at once, for all grants. Once: a repetition gets the same answers.
 
-    A record uses as much epsilon as by answers about two groups. 403 where a cap leaves no room, 409 for a study of
-    records. Returns one answer for each candidate.
+    A record uses the epsilon of one answer at most, because it is in one group. 403 where a cap leaves no room, 409 for
+    a study of records. Returns one answer for each candidate.
     """
     return RecordedReply(await curator.queries.answer_all(caller, study_id))
 

@@ -65,7 +65,6 @@ def draft(olga):
     """A study of the dataset whose page is open, from its own columns."""
     olga.follow("New study on this dataset")
     olga.fill("Name of the study", "Whose HbA1c next")
-    olga.press("Next")
     for name, lower, upper in (("Alter", 18, 95), ("Größe", 140, 210), ("Marker", 0, 30)):
         olga.fill(f"smallest of {name}", str(lower))
         olga.fill(f"largest of {name}", str(upper))

@@ -26,7 +26,6 @@ def test_many_patients_are_looked_for_and_opened_as_a_table_and_a_file(services,
     olga, vera = (Person(browser, services.address_of(name), name) for name in ("olga", "vera"))
     grant = owner_opens_a_study(
         olga,
-        name="Fast progression",
         direction="Large ones",
         queries="40",
         goal=say_what_is_good,

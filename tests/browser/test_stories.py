@@ -65,8 +65,8 @@ def enter(services, browser, people):
 def by_hand(scripts=True):
     """The steps of a study that people measure."""
     return {
-        "Dataset": {"Name of the study": "Most valued house"},
-        "Features": {
+        "Features": {"Name of the study": "Most valued house"}
+        | {
             f"{part} of {name}": str(bound)
             for name, pair in BOUNDS.items()
             for part, bound in zip(("smallest", "largest"), pair, strict=True)

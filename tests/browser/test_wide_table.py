@@ -46,8 +46,6 @@ def to_release(person, lines, look=is_short):
     """Features, bounds and whatever else ``lines`` paste, then the column of the outcome."""
     person.press("New study on this dataset", "link")
     person.fill("Name of the study", "Best response")
-    look(person, "data")
-    person.press("Next")
     person.page.get_by_text("Paste names and bounds").click()
     person.fill("Name, smallest, largest", lines)
     person.press("Fill in")

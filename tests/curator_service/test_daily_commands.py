@@ -129,7 +129,7 @@ def test_all_groups_are_answered_by_a_command_and_in_python_and_a_loop_reads_the
     assert [group.expected for group in groups] == pytest.approx(expected.tolist())
     best = max(groups, key=lambda group: group.expected)
     assert [group.row for group in groups if group.recommended] == [best.row]
-    assert printed[1].split()[0] == str(best.row)
+    assert printed[2].split()[0] == str(best.row)
     copies[0].write_text(command("audit", "export"), encoding="utf-8")
     assert command("audit", "reconcile", study.id, *map(str, copies)).endswith(" 0 differences\n")
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from blindopt.arrays import Vector
 from blindopt.wire import Finding, StudyCreate
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
+from curator_service.privacy.prices import Prices
 from curator_service.releases.attacks import membership
 from curator_service.releases.attacks.averaging import answers_about_a_row
 from curator_service.releases.attacks.scene import ALPHA, epsilon_bound
@@ -29,11 +30,13 @@ def one_by_one(
     spec: StudyCreate, mechanism: Groups, outcomes: Vector, rng: np.random.Generator
 ) -> Iterator[tuple[str, Finding]]:
     """Yield the name and finding of each attack but averaging. ``outcomes`` (n,): the measurement column."""
-    allowed = answers_about_a_row(spec)
-    queried = ANSWERS_MAX if allowed is None else min(allowed, ANSWERS_MAX)
-    scene = _Scene(mechanism, GroupAnswers.of(spec), queried)
-    yield "column_space", _moved(scene)
-    yield "membership", _member(scene, np.asarray(outcomes)[rng.integers(len(outcomes), size=TRIALS)])
+    about_each, about_one = Prices.of(spec).within(spec.budget)[1], answers_about_a_row(spec)
+    both, single = (
+        _Scene(mechanism, GroupAnswers.of(spec), ANSWERS_MAX if most is None else min(most, ANSWERS_MAX), whose)
+        for most, whose in ((about_each, "each"), (about_one, "its"))
+    )
+    yield "column_space", _moved(both)
+    yield "membership", _member(single, np.asarray(outcomes)[rng.integers(len(outcomes), size=TRIALS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class _Scene:
     mechanism: Groups
     answers: GroupAnswers
     queried: int
+    whose: str
+    """Whether both groups were queried, or that of the record alone: caps allow more answers about one."""
 
     def evidence(self, there: bool, value: int, groups: int) -> float:
         """Log of the likelihood that a record with y of ``value`` steps is in the first of two groups, over the other.
@@ -62,7 +67,7 @@ class _Scene:
     def in_words(self) -> str:
         number = f"{self.queried} answer{'' if self.queried == 1 else 's'}"
         but = "" if self.mechanism.private is None else ", but not the centres,"
-        return f"who knows all other records and sees the numbers of records and {number} about each group{but}"
+        return f"who knows all other records and sees the numbers of records and {number} about {self.whose} group{but}"
 
 
 def _scores(scene: _Scene, values: NDArray[np.int64], groups: int) -> tuple[Vector, Vector]:

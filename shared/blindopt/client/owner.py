@@ -707,19 +707,19 @@ class ReleasedStudy(Shown):
         view = self.owner._post(f"/v1/studies/{self.id}:open_record", wire.RecordView, _choice(candidate))
         return {shown.column: shown.value for shown in view.columns}
 
-    def groups(self) -> list[wire.GroupEntry]:
+    def groups(self) -> reports.Groups:
         """The groups of a groups study: place, noisy number of records, what answers cost, and after ``answer_all`` y.
 
         ``expected`` is then what the model of all answers expects of a group, and one group is ``recommended``.
         """
         pages = self.owner._pages(f"/v1/studies/{self.id}/groups", wire.GroupPage)
-        return [group for page in pages for group in page.groups]
+        return reports.Groups(group for page in pages for group in page.groups)
 
-    def answer_all(self) -> list[wire.GroupEntry]:
+    def answer_all(self) -> reports.Groups:
         """Answer about every group of a groups study at once, for all grants, and return ``groups()``.
 
-        A record uses as much epsilon as by answers about two groups. Once: a repetition draws and charges nothing.
-        Raises Remote ``privacy_budget_exhausted`` where a cap leaves no room.
+        A record uses the epsilon of one answer at most, because it is in one group. Once: a repetition draws and
+        charges nothing. Raises Remote ``privacy_budget_exhausted`` where a cap leaves no room.
         """
         self.owner._post(f"/v1/studies/{self.id}:answer_all", wire.QueryReply)
         return self.groups()

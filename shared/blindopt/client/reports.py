@@ -53,6 +53,23 @@ class Preview(Shown, wire.ReleaseReport):
         return [Table(["Risk", "What an attack gets"], rows, caption), facts(values | others)]
 
 
+class Groups(Shown, list[wire.GroupEntry]):
+    """The groups of a study: a list, printed with those first that are expected to be the best.
+
+    >>> print(study.groups())  # doctest: +SKIP
+    """
+
+    def _tables(self) -> list[Table]:
+        best = [group for group in self if group.recommended]
+        at = best[0].expected or 0 if best else 0
+        head = ["Candidate", "Middle", "Records", "Answer", "Noise (sd)", "Expected"]
+        rows = [
+            [group.row, ", ".join(f"{x:.5g}" for x in group.centre), group.count, group.y, group.sd, group.expected]
+            for group in sorted(self, key=lambda group: abs((group.expected or 0) - at))
+        ]
+        return [Table(head, rows, f"Group {best[0].row} is expected to be the best." if best else "")]
+
+
 class Forecast(Shown, wire.ForecastView):
     """Simulated quality at several levels of epsilon.
 

@@ -350,7 +350,7 @@ class GroupEntry(Reply):
     y: float | None = Field(None, description="Answer about it, with noise, once every group was answered at once.")
     sd: float | None = Field(None, description="Standard deviation of the noise in y.")
     expected: float | None = Field(
-        None, description="Its mean outcome as the model of all these answers expects it; null beyond 500 groups."
+        None, description="Its mean outcome as the model of all these answers expects it; null beyond 1,000 groups."
     )
     recommended: bool = Field(False, description="Whether it is expected to be the best.")
 

@@ -36,7 +36,8 @@ def act(acts: Acts, kind: str, details: Mapping[str, Any], names: Mapping[str, s
     ``names``: by id; of a kind of record about a study also what else is known, by kind and id.
     """
     values = {**details, "known": names.get(f"{kind}:{details.get('study_id')}")}
-    fields = {name: _bdi(value, names) for name, value in values.items() if value is not None}
+    said = {name: value for name, value in values.items() if value is not None and (name, value) != ("epsilon", "0")}
+    fields = {name: _bdi(value, names) for name, value in said.items()}
     for sentence in acts.get(kind, ()):
         try:
             return Markup(sentence).format_map(fields)  # noqa: S704 (the sentences are our own)

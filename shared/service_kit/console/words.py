@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from blindopt import wire
 
 NONE = "—"
+_MECHANISMS = {"auto": "chosen by the service", "planar_laplace": "planar Laplace", "laplace": "Laplace"}
+_MECHANISMS |= {"gaussian": "Gaussian", "gaussian_projection": "Gaussian after a projection", "po_gp_ucb": "PO-GP-UCB"}
 _FIELDS = {
     name
     for model in vars(wire).values()
@@ -102,10 +104,10 @@ def size(value: int | None) -> str:
 def words(value: object) -> str:
     """An internal name, such as a state, in words.
 
-    >>> words("waiting_for_people")
-    'waiting for people'
+    >>> words("waiting_for_people"), words("planar_laplace")
+    ('waiting for people', 'planar Laplace')
     """
-    return str(value).replace("_", " ")
+    return _MECHANISMS.get(str(value)) or str(value).replace("_", " ")
 
 
 def plain(message: str) -> str:

@@ -38,8 +38,9 @@ def dataset(people):
 
 
 STEPS = {
-    "data": {"name": f"{FORMULA} {MARKUP}"},
-    "features": {
+    "data": {},
+    "features": {"name": f"{FORMULA} {MARKUP}"}
+    | {
         f"features.{i}.{field}": value
         for i, upper in enumerate(("6", "4", "10"))
         for field, value in (("column", COLUMNS[i]), ("lower", "0"), ("upper", upper))
@@ -60,7 +61,7 @@ STEPS = {
 def _draft(owner, dataset, source):
     """Walk all steps; the page of the review is open then."""
     owner.get(f"/studies/new?dataset={dataset}")
-    for step in ("data", "features", source, "release", "answers"):
+    for step in ("features", source, "release", "answers"):
         owner.submit("/studies/new", go="next", **STEPS[step])
         assert owner.status == 200, (step, owner.shown[-600:])
 
@@ -251,8 +252,7 @@ def test_the_features_of_a_wide_table_are_ticked_pasted_counted_and_warned_of(ow
     _upload(owner, f"{header}\n" + "".join(",".join(str(i + row) for i in range(60)) + "\n" for row in range(9)))
     dataset = owner.path.rpartition("/")[2]
     owner.get(f"/studies/new?dataset={dataset}")
-    owner.submit("/studies/new", name="wide", go="next")
-    owner.submit("/studies/new", go="all")
+    owner.submit("/studies/new", name="wide", go="all")
     assert len(re.findall(r'type="checkbox"[^>]* checked', owner.text)) == 60
     owner.submit("/studies/new", go="none")
     assert not re.search(r'type="checkbox"[^>]* checked', owner.text)
@@ -363,7 +363,6 @@ def test_a_pending_file_waits_on_home_for_its_owner_alone_until_it_is_deleted(ow
 
 def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_wrong(owner, dataset):
     owner.get(f"/studies/new?dataset={dataset}")
-    owner.submit("/studies/new", go="next", **STEPS["data"])
     owner.submit("/studies/new", go="next", **STEPS["features"] | {"features.1.upper": "-4"})
     assert owner.status == 422
     assert owner.form("/studies/new")["features.1.upper"] == "-4"
@@ -376,7 +375,7 @@ def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_
     owner.submit("/studies/new", go="back")
     kept = owner.form("/studies/new")
     assert kept["step"] == "measurement"
-    assert (kept["name"], kept["measurement.column"]) == (STEPS["data"]["name"], "y")
+    assert (kept["name"], kept["measurement.column"]) == (STEPS["features"]["name"], "y")
     assert (kept["features.0.lower"], kept["features.1.upper"]) == ("0", "4")
 
 
@@ -394,9 +393,11 @@ WITHOUT_INPUT = {
 
 
 def test_every_field_of_a_study_has_an_input_on_one_of_its_steps(owner, dataset):
-    owner.get(f"/studies/new?dataset={dataset}")
+    owner.get("/studies/new")
     names = inputs_of(owner.text)
-    for step in ("data", "features", "column", "release", "answers"):
+    owner.get(f"/studies/new?dataset={dataset}")
+    names |= inputs_of(owner.text)
+    for step in ("features", "column", "release", "answers"):
         owner.submit("/studies/new", go="next", **STEPS[step])
         carried = re.sub(r'<input type="hidden"[^>]*>', "", owner.text)
         names |= inputs_of(carried)
@@ -410,7 +411,7 @@ def test_an_id_in_a_link_or_a_form_is_one_before_it_is_part_of_a_path(owner, dat
     for query in (f"from={study[0]}/account", f"dataset={dataset}/ledger", "dataset=../meta", f"from={study[0]}%3Fx"):
         assert owner.get(f"/studies/new?{query}").status_code == 404
     assert owner.get(f"/studies/new?dataset={dataset}").status_code == 200
-    owner.submit("/studies/new", dataset_id=f"{dataset}/ledger", name="n")
+    owner.submit("/studies/new", dataset_id=f"{dataset}/ledger")
     assert "There is no such dataset" in owner.shown
     owner.get("/inbox/table")
     sent = owner.form("/logout") | {"_key": "0" * 32, "value_x": "1", "query_x": f"../studies/{study[0]}:close?"}
@@ -422,7 +423,7 @@ def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
     owner.submit("/studies/new", go="create")
     with Owner(service.url, service.token) as api:
         spec = api.study(owner.path.rpartition("/")[2]).view.spec
-    assert spec.name == STEPS["data"]["name"]
+    assert spec.name == STEPS["features"]["name"]
     assert [(f.column, f.lower, f.upper, f.hidden_change) for f in spec.features] == [
         (MARKUP, 0, 6, 0.3),  # as suggested: a twentieth of the range
         (FORMULA, 0, 4, 0.2),
@@ -919,7 +920,7 @@ def test_the_page_of_a_record_writes_the_letter_to_its_person(people, study, dat
 @pytest.mark.parametrize(("delta", "shown"), [("", False), ("1e-6", True)])
 def test_what_a_release_of_planar_laplace_means_is_shown_before_it_is_made(owner, dataset, delta, shown):
     owner.get(f"/studies/new?dataset={dataset}")
-    for step in ("data", "features", "column"):
+    for step in ("features", "column"):
         owner.submit("/studies/new", go="next", **STEPS[step])
     owner.submit("/studies/new", go="look", **{"release.mechanism": "planar_laplace", "release.delta": delta})
     assert (owner.status, "What this means" in owner.shown) == (200, True), owner.shown[-600:]
@@ -1062,7 +1063,7 @@ def test_no_error_of_any_form_names_a_field_of_the_api_an_id_or_a_path(owner, se
     assert buttons == BUTTONS  # a new form is driven, or said to be a button
     for step in ("features", "column", "release", "answers"):
         owner.get(f"/studies/new?dataset={dataset}")
-        for before in ("data", "features", "column", "release", "answers"):
+        for before in ("features", "column", "release", "answers"):
             if before == step:
                 break
             owner.submit("/studies/new", go="next", **STEPS[before])

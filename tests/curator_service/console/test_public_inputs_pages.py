@@ -211,7 +211,6 @@ def release_step(owner, api):
     """The release step of a new study of two features in 0 to 20."""
     dataset = registered_apart(api, "stepwise", CSV.encode()).id
     owner.get(f"/studies/new?dataset={dataset}")
-    owner.submit("/studies/new", go="next", name="stepwise")
     bounds = {f"features.{i}.{end}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
     owner.submit("/studies/new", go="next", **USED, **bounds)
     owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
@@ -247,11 +246,11 @@ def test_bounds_are_suggested_from_the_names_alone(owner, api):
     for name, records in (("first", "30,7,1,5\n40,8,2,6"), ("second", "170,99,3,7\n-4,98,4,8")):
         dataset = registered_apart(api, name, f"patient_age,hour,page,percent\n{records}\n".encode()).id
         owner.get(f"/studies/new?dataset={dataset}")
-        owner.submit("/studies/new", go="next", name=name)
-        owner.submit("/studies/new", go="names", **{"features.1.lower": "6", "features.1.upper": "18"})
+        assert owner.form("/studies/new")["name"] == f"Study 1 on {name}"
+        owner.submit("/studies/new", go="clips", **{"features.1.lower": "6", "features.1.upper": "18"})
         form = owner.form("/studies/new")
         bounds.append([(form[f"features.{i}.lower"], form[f"features.{i}.upper"]) for i in range(4)])
-        assert [i for i in range(4) if f"features.{i}.column" in form] == [0, 1, 3]
+        assert [i for i in range(4) if f"features.{i}.column" in form] == []  # what the page filled in is not ticked
     assert bounds[0] == bounds[1] == [("0", "120"), ("6", "18"), ("", ""), ("0", "100")]
 
 
@@ -260,7 +259,6 @@ def test_more_than_12_features_have_one_rule_and_a_fold_of_exceptions(owner, api
     lines = [",".join([*names, "y"]), *(",".join(str((3 * i + 5 * j) % 17) for j in range(14)) for i in range(30))]
     dataset = registered_apart(api, "thirteen", "\n".join(lines).encode()).id
     owner.get(f"/studies/new?dataset={dataset}")
-    owner.submit("/studies/new", go="next", name="thirteen")
     owner.submit("/studies/new", go="paste", pasted="\n".join(f"{name},0,20" for name in names))
     owner.submit("/studies/new", go="next")
     owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
@@ -390,7 +388,6 @@ def test_a_check_begins_with_its_verdict_stays_and_a_high_risk_takes_a_second_ti
 def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owner_opens_it(owner, api, until):
     dataset = registered_apart(api, "kinds", CSV.encode() + b"\n")  # a file of its own: the account is the file's
     owner.get(f"/studies/new?dataset={dataset.id}")
-    owner.submit("/studies/new", name="Which kind?", go="next")
     bounds = {f"features.{i}.{end}": value for i in (0, 1) for end, value in (("lower", "0"), ("upper", "20"))}
     owner.submit("/studies/new", go="next", **USED, **bounds)
     owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
@@ -450,18 +447,17 @@ def test_the_chart_of_a_forecast_of_groups_has_the_epsilon_of_a_record_in_all():
 
 
 def test_without_a_script_typed_bounds_make_a_feature_and_bounds_of_a_public_list_make_none(api, owner):
-    csv = b"age,sex,y\n" + b"".join(b"%d,%s,%d\n" % (i, (b"f", b"m")[i % 2], i) for i in range(20))
+    csv = b"level,sex,y\n" + b"".join(b"%d,%s,%d\n" % (i, (b"f", b"m")[i % 2], i) for i in range(20))
     sex = {"column": "sex", "kind": "one_hot", "values": ["f", "m"]}
-    dataset = api.upload(csv, name="typed bounds", columns=["age", sex, "y"])
+    dataset = api.upload(csv, name="typed bounds", columns=["level", sex, "y"])
     owner.get(f"/studies/new?dataset={dataset.id}")
-    owner.submit("/studies/new", go="next", name="typed")
     names = [column.name for column in dataset.view.columns]
-    form, age = owner.form("/studies/new"), f"features.{names.index('age')}"
+    form, level = owner.form("/studies/new"), f"features.{names.index('level')}"
     assert [form[f"features.{names.index(f'sex={word}')}.upper"] for word in "fm"] == ["1", "1"]
-    owner.submit("/studies/new", go="next", **{f"{age}.lower": "0", f"{age}.upper": "120"})
+    owner.submit("/studies/new", go="next", **{f"{level}.lower": "0", f"{level}.upper": "120"})
     carried = owner.form("/studies/new").items()
     ticked = {name: value for name, value in carried if name.startswith("features.") and name.endswith(".column")}
-    assert ticked == {f"{age}.column": "age"}
+    assert ticked == {f"{level}.column": "level"}
     owner.submit("/studies/new", go="back")
-    owner.submit("/studies/new", go="next", drop=(f"{age}.column",))
+    owner.submit("/studies/new", go="next", drop=(f"{level}.column",))
     assert (owner.status, "Choose at least one feature" in owner.shown) == (422, True)  # a tick taken off stays off

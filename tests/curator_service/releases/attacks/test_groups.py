@@ -1,6 +1,7 @@
 """Attacks on groups: what they show follows from epsilon, and is never more than it."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,17 @@ def test_a_small_epsilon_leaves_attackers_guessing_and_they_prove_no_more_than_i
     for finding in seen.values():
         assert finding.success < most + 5 * 0.5 / math.sqrt(groups.TRIALS)
     assert seen["column_space"].figure <= 0.2
-    assert "sees the numbers of records and 1 answer about each group" in seen["membership"].sentence
+    assert "sees the numbers of records and 1 answer about its group" in seen["membership"].sentence
+
+
+def test_attacks_see_no_more_answers_than_the_caps_allow():
+    """At a cap of 1, half of it used by the release, an answer about each of two groups fits, or two about one."""
+    drafted = spec("0.5").model_copy(update={"budget": wire.Budget(epsilon_per_row="1")})
+    scenes = groups.one_by_one(
+        drafted, mechanism_of(drafted, drafted.release), np.linspace(-1, 1, 50), np.random.default_rng(1)
+    )
+    said = {name: re.search(r"\d+ answers? about \w+", finding.sentence)[0] for name, finding in scenes}
+    assert said == {"column_space": "1 answer about each", "membership": "2 answers about its"}
 
 
 @pytest.mark.parametrize("queries", [5, 2_000])

@@ -293,5 +293,10 @@ def test_a_study_of_groups_runs_to_the_group_behind_a_candidate(owner):
     opened = study.open_group(at.row)
     assert (opened.size, opened.mean, opened.records[:2]) == (200, pytest.approx(6.1), [1, 2])
     assert study.groups() == groups
+    answered = study.answer_all()  # printed as a table, the best first
+    title, head, first, *_ = str(answered).splitlines()
+    best = max(answered, key=lambda group: group.expected)
+    assert (title, head.split()[:2]) == (f"Group {best.row} is expected to be the best.", ["Candidate", "Middle"])
+    assert first.split()[0] == str(best.row)
     with pytest.raises(bo.Remote, match="open the group"):
         study.open_record(at.row)
