@@ -394,6 +394,10 @@ _HIDDEN = (
     "The epsilon of a release of records is for changes of features up to the hidden change of its study. Larger "
     "changes are protected less."
 )
+_ONE_FEATURE = (
+    "Studies that hide one feature at a time (here {count}): their epsilon is for a change of one feature. If m "
+    "features change by their hidden changes at once, their releases and second draws use m times as much."
+)
 _MIXED = "Some registrations of the file count persons and others records. This adds the largest amount of each."
 
 
@@ -415,9 +419,11 @@ def statements_of(
     relation = f"{whose} replaced by any other"
     if has_records:
         relation = f"the features of {whose} moved by at most the hidden change of each study, all else replaced"
+    single = sum(wire.hides_one_feature(study.spec.release) for study in file.of_account)
     rests_on = [
         *([_MIXED] if len(file.units) > 1 else []),
         *([_HIDDEN] if has_records else []),
+        *([_ONE_FEATURE.format(count=single)] if single else []),
         *_scorers(db, charges),
         _of_files(file, unit),
         *_apart(db, dataset, unit),

@@ -130,14 +130,14 @@ def _hide(form: Form, features: Body, dataset: wire.DatasetView) -> None:
     """Hidden changes that no field states: of yes/no columns whose list is ticked, and by the rule of many features."""
     lists = private_bounds.lists(dataset)
     ticked = {name for column in form.all("categories") for name in lists.get(column, [])}
-    percent = form.real("hide_share", needed=False)
+    percent, promise = form.real("hide_share", needed=False), _promise(form)
     if percent is not None and not 0 < percent <= 100:
         form.wrong("hide_share", "Enter a number above 0, and 100 at most")
     for feature in features.values():
         if feature["hidden_change"] is not None or feature["scale"] is not None:
             continue
         if feature["column"] in ticked:
-            feature["hidden_change"] = private_bounds.CATEGORY_CHANGE
+            feature["hidden_change"] = private_bounds.CATEGORY_CHANGES[promise]
         elif percent is not None and feature["lower"] is not None and feature["upper"] is not None:
             feature["hidden_change"] = _share_of(feature, percent)
 
@@ -155,7 +155,7 @@ def _sensitivity(form: Form, features: Body) -> float | None:
     """Delta in scaled units, from what must not be learned about one record."""
     match _choice_of_hide(form):
         case "everything":
-            return sqrt(len(features))
+            return _everything(len(features), _promise(form))
         case "most":
             return 1.0
         case "own":
@@ -163,6 +163,17 @@ def _sensitivity(form: Form, features: Body) -> float | None:
     if all(feature["hidden_change"] is None for feature in features.values()):
         form.wrong("hide", "Enter a change for one feature at least, or choose one of the other two")
     return 1.0
+
+
+def _promise(form: Form) -> str:
+    """The promise that the release step chose, where its mechanism has the choice."""
+    has_choice = form.get("release.mechanism") in ("auto", "planar_laplace")
+    return "one_feature" if has_choice and form.get("release.promise") == "one_feature" else "euclidean"
+
+
+def _everything(d: int, promise: str) -> float:
+    """The move of a record whose ``d`` features all change over their whole ranges, which are their units."""
+    return float(d) if promise == "one_feature" else sqrt(d)
 
 
 def _check_queries(form: Form) -> None:
@@ -205,6 +216,7 @@ def defaults(dataset: wire.DatasetView | None) -> dict[str, Any]:
         "find": "record",
         "release.mechanism": "identity" if is_public else "auto",
         "release.epsilon": "2",
+        "release.promise": "euclidean",
         "release.r": 10,
         "answers.mechanism": "none" if is_public else "auto",
         "answers.epsilon": "1",
@@ -234,7 +246,8 @@ def again(spec: Mapping[str, Any], dataset: wire.DatasetView) -> Form:
     form = Form.blank(**defaults(dataset))
     form.values.pop("measurement.shown", None)  # those of the spec, which may be none
     if shown["hide"] == "small":
-        shown |= _hiding(shown["features"], private_bounds.lists(dataset))
+        category = private_bounds.CATEGORY_CHANGES[spec["release"].get("promise", "euclidean")]
+        shown |= _hiding(shown["features"], private_bounds.lists(dataset), category)
     form.fill({**spec, **shown})
     form.values.pop("release.acknowledge_refuted", None)  # each time by its owner
     if spec["answers"]["mechanism"] != "none":
@@ -248,17 +261,19 @@ def _hides(spec: Mapping[str, Any]) -> str:
     """The choice of the release step that makes what a study hides."""
     if any(feature.get("hidden_change") is not None for feature in spec["features"]):
         return "small"
-    sensitivity = spec["release"].get("sensitivity", 1.0)
-    if sensitivity in (1.0, sqrt(len(spec["features"]))) and not any(f.get("scale") for f in spec["features"]):
+    sensitivity, promise = spec["release"].get("sensitivity", 1.0), spec["release"].get("promise", "euclidean")
+    if sensitivity in (1.0, _everything(len(spec["features"]), promise)) and not any(
+        f.get("scale") for f in spec["features"]
+    ):
         return "most" if sensitivity == 1.0 else "everything"
     return "own"
 
 
-def _hiding(features: Mapping[int, Body], lists: Mapping[str, Sequence[str]]) -> Body:
+def _hiding(features: Mapping[int, Body], lists: Mapping[str, Sequence[str]], category: float) -> Body:
     """The ticked lists, the rule and the exceptions from it, of which ``_hide`` makes the same hidden changes again."""
     stated = {feature["column"]: feature["hidden_change"] for feature in features.values()}
     changes = {column: {stated[name] for name in names if name in stated} for column, names in lists.items()}
-    ticked = [column for column, hidden in changes.items() if hidden == {private_bounds.CATEGORY_CHANGE}]
+    ticked = [column for column, hidden in changes.items() if hidden == {category}]
     listed = {name for column in ticked for name in lists[column]}
     others = [f for f in features.values() if f["column"] not in listed and f["scale"] is None]
     percents = Counter(float(f"{_percent(f):.12g}") for f in others if f["hidden_change"] is not None)

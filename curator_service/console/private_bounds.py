@@ -28,7 +28,7 @@ PUBLIC_ENDS = {
 _SAYING = {*PUBLIC_ENDS, "years", "year", "yrs", "of", "at", "in", "the", "day", "patient"}
 _SAYING |= {"weight", "height", "mmhg", "bp", "blood", "pressure"}
 """With another word, such as months, a name is not understood."""
-CATEGORY_CHANGE = 1.42
+CATEGORY_CHANGES = {"euclidean": 1.42, "one_feature": 2.0}
 """The hidden change of a yes/no column that hides which category a record has: another moves two of them by 1 each."""
 
 

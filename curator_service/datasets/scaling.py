@@ -14,8 +14,8 @@ from blindopt.wire import Feature
 BLOCK_ROWS = 16_384
 
 
-def rounding_of(features: list[Feature]) -> float:
-    """Bound on how much rounding adds to the distance of two scaled rows, in scaled units.
+def rounding_of(features: list[Feature], promise: str = "euclidean") -> float:
+    """Bound on how much rounding adds to the distance of two scaled rows, in scaled units and the norm of a promise.
 
     Subtraction and division each err by at most 2^-53 of a result that is at most the larger distance of a bound from
     the computed midpoint over its scale, for each of the two rows: 2^-51 of it together, to first order. What is left
@@ -24,7 +24,8 @@ def rounding_of(features: list[Feature]) -> float:
     halves = [
         max(f.upper - middle, middle - f.lower) / f.unit for f in features for middle in [(f.lower + f.upper) / 2]
     ]
-    return 2.0**-51 * (1 + 2.0**-20) * sqrt(sum(half**2 for half in halves))
+    size = sum(halves) if promise == "one_feature" else sqrt(sum(half**2 for half in halves))
+    return 2.0**-51 * (1 + 2.0**-20) * size
 
 
 @dataclass(frozen=True, slots=True, repr=False)

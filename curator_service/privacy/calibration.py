@@ -238,6 +238,8 @@ def concrete(study: wire.StudyCreate) -> tuple[Concrete, str | None]:
     if not isinstance(spec, wire.AutoRelease):
         return spec, None
     d, k = len(study.features), study.protected_rows
+    if spec.promise == "one_feature":
+        return _planar(spec, None), "Chosen: Laplace noise in each feature, which needs no delta."
     if spec.delta is None:
         return _planar(spec, None), "Chosen: planar Laplace, the noise that needs no delta."
     gaussian = _gaussian(spec, spec.delta)
@@ -285,9 +287,8 @@ def as_run(study: wire.StudyCreate, mechanism: str, delta: float | None = None) 
 
 
 def _planar(spec: wire.AutoRelease, delta: float | None) -> wire.PlanarLaplaceRelease:
-    return wire.PlanarLaplaceRelease(
-        mechanism="planar_laplace", epsilon=spec.epsilon, delta=delta, sensitivity=spec.sensitivity, rotate=spec.rotate
-    )
+    fields = spec.model_dump(exclude={"mechanism", "delta"})
+    return wire.PlanarLaplaceRelease(mechanism="planar_laplace", delta=delta, **fields)
 
 
 def _gaussian(spec: wire.AutoRelease, delta: float) -> wire.GaussianRelease:

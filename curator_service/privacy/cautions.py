@@ -124,7 +124,8 @@ def _of_release(spec: wire.StudyCreate, release: Concrete, n: int) -> list[wire.
         cautions += of_delta("release.delta", delta, n)
     if isinstance(release, wire.GroupsRelease):
         return [*cautions, *_of_groups(spec, release)]
-    if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
+    is_sum = wire.hides_one_feature(release)
+    if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n, is_sum=is_sum)):
         field = search_noise.field_of_delta(spec)
         if field == "release.sensitivity":
             far, what = (
@@ -162,34 +163,39 @@ def of_categories(spec: wire.StudyCreate, one_hot: Mapping[str, Sequence[str]]) 
     """Cautions about changes of a category that Delta does not hide. ``one_hot``: by column, those made from it.
 
     Another category moves two of them by 1 each, so a record by sqrt(1 / u^2 + 1 / v^2) scaled units, for the two
-    smallest of their units; by 1 / u where one of them is a feature.
+    smallest of their units; by 1 / u where one of them is a feature. With the promise of one feature at a time by
+    1 / u + 1 / v.
     """
+    is_sum = wire.hides_one_feature(spec.release)
+    least = "2" if is_sum else "1.42, the square root of 2,"
     delta, cautions = getattr(spec.release, "sensitivity", None), []
     for column, made in one_hot.items():
         used = [i for i, feature in enumerate(spec.features) if feature.column in made]
         if delta is None or not used:
             continue
         units = sorted(spec.features[i].unit for i in used)[:2]
-        if (moved := hypot(*(1 / unit for unit in units))) > delta:
+        moves = [1 / unit for unit in units]
+        if (moved := sum(moves) if is_sum else hypot(*moves)) > delta:
             message = (
                 f"Another category of {column} moves a record by {moved:.3g} in scaled units, and changes up to "
                 f"{delta:g} are hidden, so the category of a record is not. To hide it, state a hidden change of "
-                "1.42, the square root of 2, or more for each of its columns."
+                f"{least} or more for each of its columns."
             )
             field, fix = f"features.{used[0]}", wire.CautionFix(step="release", words=_WORDS["release"])
             cautions.append(wire.Caution(code="category_not_hidden", field=field, message=message, fix=fix))
     return cautions
 
 
-def mean_spacing(features: list[wire.Feature], n: int) -> float:
+def mean_spacing(features: list[wire.Feature], n: int, *, is_sum: bool = False) -> float:
     """Mean distance of a uniform row from the nearest of n - 1 others, n > 1, in the declared box, in scaled units.
 
+    Euclidean, or with ``is_sum`` added up over the features.
     Gamma(1 + 1/d) (V / ((n - 1) v_d))^(1/d), with V the volume of the box and v_d that of the unit ball: the mean of
     a Poisson process of the same density (Clark & Evans 1954, for d = 2). Near the faces of the box it is more.
     """
     d = len(features)
     log_volume = sum(log((feature.upper - feature.lower) / feature.unit) for feature in features)
-    log_ball = d / 2 * log(pi) - lgamma(d / 2 + 1)
+    log_ball = d * log(2) - lgamma(d + 1) if is_sum else d / 2 * log(pi) - lgamma(d / 2 + 1)
     return exp(lgamma(1 + 1 / d) + (log_volume - log(n - 1) - log_ball) / d)
 
 

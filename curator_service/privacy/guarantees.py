@@ -10,7 +10,7 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 
 from blindopt import wire
-from curator_service.privacy.calibration import Concrete, concrete, failure
+from curator_service.privacy.calibration import Concrete, Local, concrete, failure
 from curator_service.privacy.prices import answers_add_up, exact, group_delta, is_groups
 
 EXACT_ANSWERS = (
@@ -30,6 +30,10 @@ CHOOSING = (
     "them from public knowledge, and use this only to check your choice."
 )
 """What the owner reads beside every figure that is computed from private records before a release."""
+_SEVERAL = (
+    " So the hidden change of one feature is hidden. If m features change by theirs at once, at most e^(m {epsilon}) "
+    "times."
+)
 SIMULATION = (
     "A simulation: no person is behind it. Each answer stands for another person's, and all answers about a "
     "record are made from one stored value of a dataset that its owner declares public."
@@ -89,10 +93,14 @@ def belief(release: Concrete, *, record: str | None = None, measured: Decimal | 
     values = (
         "any two records" if isinstance(release, wire.GroupsRelease) else "two values that differ by the hidden change"
     )
+    if is_one_feature := wire.hides_one_feature(release):
+        values = values.replace("two values", "two values of one feature")
     who = f"someone undecided (50/50) between {values}"
     if record is not None:
         return f"From the release and all answers that the cap on a record allows, {who} becomes {share}."
     again = "" if measured is None else f" With the second draw of a measured record: {_share(measured)}{but}."
+    if is_one_feature:
+        again += f" If two features differ so at once: {_share(2 * (measured or wire.amount(release.epsilon)))}."
     return f"From the release alone, {who} becomes {share}{but}.{again} Answers add to this."
 
 
@@ -139,8 +147,14 @@ def neighbours(spec: wire.StudyCreate, release: Concrete | None = None, gaps: Se
         return f"Two datasets with the same number of records, where in {whose} {answered}."
     return (
         f"Two datasets with the same number of records, where in {whose} the features move by at most "
-        f"{ran.sensitivity!r} in scaled units and {answered}."
+        f"{_moves(ran)} and {answered}."
     )
+
+
+def _moves(release: Local) -> str:
+    """How far a record may move, in words."""
+    over = ", added up over the features," if wire.hides_one_feature(release) else ""
+    return f"{release.sensitivity!r} in scaled units{over}"
 
 
 def _release(release: Concrete, spec: wire.StudyCreate) -> str:
@@ -184,8 +198,9 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
         case _:  # planar Laplace without a delta
             return (
                 f"{release.epsilon}-differential privacy of each {whose} features: for two datasets that {differ} "
-                f"by at most {release.sensitivity!r} in scaled units, any event is at most "
+                f"by at most {_moves(release).rstrip(',')}, any event is at most "
                 f"e^{release.epsilon} times as probable under one as under the other, whatever an attacker knows."
+                + (_SEVERAL.format(epsilon=release.epsilon) if wire.hides_one_feature(release) else "")
             )
 
 
@@ -540,10 +555,12 @@ def confused_within(law: wire.NoiseLaw, d: int, rows: int = 1) -> float | None:
     Of someone who began with 1/2, about a record of ``d`` features, or about ``rows`` records of one person that all
     change so. The best guess is right with probability (1 + T) / 2, with T the total variation of the two laws of Z: of
     Gaussian noise exactly Phi(sqrt(rows) v / (2 sd)); of planar Laplace noise, which is a-private with its slope
-    a = sqrt(d + 1) / sd, at most e^(rows a v) / (1 + e^(rows a v)). None for other noise.
+    a = sqrt(d + 1) / sd, at most e^(rows a v) / (1 + e^(rows a v)); Laplace noise in each coordinate has a =
+    sqrt(2) / sd for a change of one feature. None for other noise.
     """
-    if law.sd is None or law.family not in ("gaussian", "planar_laplace"):
+    if law.sd is None or law.family not in ("gaussian", "planar_laplace", "laplace_each"):
         return None
+    d = 1 if law.family == "laplace_each" else d
     if law.family == "gaussian":
         return 2 * law.sd * NormalDist().inv_cdf(RIGHT) / sqrt(rows)
     return log(RIGHT / (1 - RIGHT)) * law.sd / (sqrt(d + 1) * rows)

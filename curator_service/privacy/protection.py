@@ -3,6 +3,7 @@
 With t the diagonal of the declared box in units of Delta, k records of a person, and noise of slope a for each record:
 
 - Planar Laplace noise is a-private for a move by Delta, so by the triangle inequality k a t bounds k whole records.
+  With the promise of one feature at a time t is the sum of the box's sides: all features may change at once.
 - Gaussian noise: k moves by t Delta are one by sqrt(k) t Delta. The least e with delta_G(e; sqrt(k) t Delta / sd) =
   delta holds at the delta of the release. It grows faster than t.
 - Groups hide whole records: both figures are equal.
@@ -64,6 +65,8 @@ class Protection:
     is_capped: bool = False
     """Whether a cap bounds all answers but corrections."""
     second: Decimal = Decimal(0)
+    is_one_feature: bool = False
+    """Whether the hidden change is of one feature at a time."""
 
     @property
     def word(self) -> wire.Strength:
@@ -80,16 +83,17 @@ class Protection:
     @property
     def sentence(self) -> str:
         """Both figures, never less than they are, and the word at the end."""
+        hidden = f"The hidden change{' of one feature' if self.is_one_feature else ''}"
         record = "A whole record" if self.records == 1 else f"A person with {self.records} whole records"
         if self.hidden is None or self.whole is None:
             no_bound = "of which corrections" if self.is_capped else "which"
             draw = ", with a second draw and" if self.second else ""
             return (
-                f"The hidden change: epsilon {_shown(self.release)}{draw} before answers, {no_bound} have no bound. "
+                f"{hidden}: epsilon {_shown(self.release)}{draw} before answers, {no_bound} have no bound. "
                 f"{record}: {self.word}."
             )
         return (
-            f"The hidden change: epsilon {_shown(self.hidden)} with answers. "
+            f"{hidden}: epsilon {_shown(self.hidden)} with answers. "
             f"{record}: epsilon {_shown(self.whole)}, {self.word}."
         )
 
@@ -98,21 +102,24 @@ def protection(spec: wire.StudyCreate, release: Concrete) -> Protection | None:
     """What a study with this release protects; None if the release promises nothing."""
     if isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease):
         return None
-    first = of_release(spec, release, 1.0)
+    first, is_one_feature = of_release(spec, release, 1.0), wire.hides_one_feature(release)
     second = Decimal(0) if spec.refine is None else spec.rows_per_person * wire.amount(spec.refine.epsilon)
     for_answers = _left_for_answers(spec, wire.amount(release.epsilon), second)
     if isinstance(release, wire.GroupsRelease):
         whole = first
     else:
-        whole = of_release(spec, release, moves := diagonal(spec.features) / release.sensitivity)
+        moves = diagonal(spec.features, is_sum=is_one_feature) / release.sensitivity
+        whole = of_release(spec, release, moves)
         if second and for_answers is not None:  # a second draw is in what is left with its price for the hidden change
             whole = _UP.add(whole, _UP.multiply(min(second, for_answers), Decimal(max(moves, 1.0)) - 1))
     if for_answers is None:
         is_capped = spec.budget.queries is not None and not isinstance(spec.answers, wire.NoAnswerNoise)
-        return Protection(None, None, _UP.add(first, second), spec.rows_per_person, is_capped, second)
+        return Protection(None, None, _UP.add(first, second), spec.rows_per_person, is_capped, second, is_one_feature)
     if not answers_add_up(spec):  # a person is behind a record or behind an answer
-        return Protection(max(first, for_answers), max(whole, for_answers), first, spec.rows_per_person)
-    return Protection(_UP.add(first, for_answers), _UP.add(whole, for_answers), first, spec.rows_per_person)
+        hidden, most = max(first, for_answers), max(whole, for_answers)
+    else:
+        hidden, most = _UP.add(first, for_answers), _UP.add(whole, for_answers)
+    return Protection(hidden, most, first, spec.rows_per_person, is_one_feature=is_one_feature)
 
 
 def of_release(spec: wire.StudyCreate, release: Concrete, moves: float) -> Decimal:

@@ -22,6 +22,7 @@ from blindopt.wire import (
     StudyCreate,
     Tool,
     amount,
+    hides_one_feature,
 )
 from curator_service.privacy.search_simulation import rho, rho_of_box
 
@@ -30,6 +31,8 @@ CHANCE = 0.1
 CLEAR = 0.35
 """Above this rho nearly all were."""
 _BESIDE = ("random_rows", "groups_at_once")
+ONE_FEATURE_MIN, ONE_FEATURE_GAIN = 4, 0.1
+"""Features from which the promise of one feature at a time is offered, and by how much rho has to rise."""
 FEATURES_MAX = 20
 """Uniform rows say nothing of more features than this: those are mostly embeddings, which fill no box."""
 
@@ -42,9 +45,10 @@ def rho_of(features: list[Feature], law: NoiseLaw, columns: int) -> float | None
     return rho_of_box(widths, law.family, law.sd or 0.0, columns)
 
 
-def diagonal(features: list[Feature]) -> float:
-    """The diagonal of the declared box, in scaled units."""
-    return hypot(*((feature.upper - feature.lower) / feature.unit for feature in features))
+def diagonal(features: list[Feature], *, is_sum: bool = False) -> float:
+    """The diagonal of the declared box, or the sum of its sides, in scaled units."""
+    sides = [(feature.upper - feature.lower) / feature.unit for feature in features]
+    return sum(sides) if is_sum else hypot(*sides)
 
 
 def in_words(value: float | None, spec: StudyCreate | None = None, points: Sequence[ForecastPoint] = ()) -> str | None:
@@ -175,11 +179,13 @@ def tool(
     is_public: bool,
     whole: Decimal | None = None,
     points: Sequence[ForecastPoint] = (),
+    rho_of_one_feature: float | None = None,
 ) -> Tool:
     """What to use for a draft on ``n`` records, by the first rule that holds. ``value``: its rho.
 
     ``cautions``: of the draft, which may say that its answers hide the search. ``whole``: epsilon of a whole record by
     release and answers together, if these have a bound. ``points``: of a public forecast, if one has been made.
+    ``rho_of_one_feature``: the rho with that promise, if the draft can have it.
     """
     d, of_column = len(spec.features), isinstance(spec.measurement, ColumnMeasurement)
     delta, cap = getattr(spec.release, "sensitivity", 0.0), spec.budget.queries
@@ -211,7 +217,11 @@ def tool(
     if of_column and not is_exact and not is_public:
         besides = " You hold the outcome of every record, so you could also sort the column yourself."
     besides += _instead(points, spec)
-    if delta and delta >= diagonal(spec.features) * (1 - 1e-9) and whole is not None:
+    if (
+        delta
+        and delta >= diagonal(spec.features, is_sum=hides_one_feature(spec.release)) * (1 - 1e-9)
+        and whole is not None
+    ):
         share = exp(min(float(whole), 100.0)) / n + (getattr(spec.release, "delta", None) or 0.0)
         if (shown := Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(share)) < 1:
             why = (
@@ -220,9 +230,20 @@ def tool(
                 f"group, or hide a smaller change.{besides}"
             )
             return Tool(name="not_useful", why=why, figures={"probability": share})
+    hints = []
+    if d > FEATURES_MAX:
+        hints.append("Replace embeddings by the few axes that hold most of their variance, found on a public sample.")
+    elif d >= ONE_FEATURE_MIN and value is not None:
+        hints.append(f"Choose fewer features{'' if hides_one_feature(spec.release) else ': each adds noise to all'}.")
+        if rho_of_one_feature is not None and rho_of_one_feature - value >= ONE_FEATURE_GAIN:
+            hints.insert(
+                0,
+                "If one feature at a time is what you want to hide, take that promise (promise: one_feature): the "
+                f"correlation would be {rho_of_one_feature:.2f} in place of {value:.2f}.",
+            )
     if value is not None and value < CHANCE:
         why = f"{_of_rho(value)} Use more epsilon, hide smaller changes, or choose fewer features.{besides}"
-        return Tool(name="not_useful", why=why, figures=figures)
+        return Tool(name="not_useful", why=why, figures=figures, hints=hints[:-1])
     if any(caution.code == "answers_hide_search" for caution in cautions):
         why = "The vendor would find no better record than chance. The caution about the answers says why."
         return Tool(name="not_useful", why=f"{why}{besides}", figures=figures)
@@ -232,11 +253,6 @@ def tool(
     elif isinstance(spec.release, IdentityRelease):
         why = "The candidates have no noise, so a search can tell records apart."
     why += besides
-    hints = []
-    if d > FEATURES_MAX:
-        hints.append("Replace embeddings by the few axes that hold most of their variance, found on a public sample.")
-    elif d >= 4 and value is not None:
-        hints.append("Choose fewer features: each adds noise to all.")
     return Tool(name="search", why=why, figures=figures, hints=hints)
 
 

@@ -52,7 +52,7 @@ def rho(rows: Matrix, law: NoiseLaw, columns: int, axes: Matrix | None = None) -
     for _ in range(_REPETITIONS):
         x = rows[rng.permutation(len(rows))[: _QUERIED + _OTHERS]]
         queried = min(_QUERIED, len(x) // 2)
-        z = _noisy(x if axes is None else x @ axes, noise, columns, rng)
+        z = _noisy(x if axes is None else x @ axes, law, columns, rng)
         squared = ((z[:queried, None] - z[None]) ** 2).sum(axis=2)
         at_z = correlations(kernel, noise, columns, squared.ravel())[0].reshape(squared.shape)
         at_z[np.arange(queried), np.arange(queried)] = 1.0
@@ -66,13 +66,15 @@ def rho(rows: Matrix, law: NoiseLaw, columns: int, axes: Matrix | None = None) -
     return float(np.mean(values))
 
 
-def _noisy(x: Matrix, noise: tuple[str, float], columns: int, rng: np.random.Generator) -> Matrix:
+def _noisy(x: Matrix, law: NoiseLaw, columns: int, rng: np.random.Generator) -> Matrix:
     """Candidates of rows ``x`` (n, d), drawn by the public law: projected to ``columns`` if these are fewer than d."""
-    (law, sd), (n, d) = noise, x.shape
+    sd, (n, d) = law.sd or 0.0, x.shape
     if columns < d:
         x = x @ np.linalg.qr(rng.standard_normal((d, columns)))[0] * sqrt(d / columns)
     u = rng.standard_normal((n, columns)) * sd
-    if law == "planar_laplace":
+    if law.family == "laplace_each":
+        u = rng.laplace(scale=sd / sqrt(2), size=(n, columns))
+    if law.family == "planar_laplace":
         u *= (rng.gamma(columns, sd / sqrt(columns + 1), n) / np.linalg.norm(u, axis=1))[:, None]
     z: Matrix = x + u
     return z

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import sqrt
 from typing import Any
 
 from blindopt import wire
+from blindopt.errors import Invalid
 from curator_service import store
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.calibration import Concrete, as_run, concrete, failure
 from curator_service.privacy.guarantees import belief, confused_within, guarantee, not_protected, of_measured, whole
+from curator_service.privacy.protection import of_release
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
-from curator_service.releases.mechanisms.registry import MECHANISMS
+from curator_service.releases.mechanisms.registry import MECHANISMS, mechanism_of
 from curator_service.store import Reasons, reasons
 from service_kit.store.database import Connection
 
@@ -122,6 +125,33 @@ def rho_of(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
     """What a search can learn through a release, as ``search_noise.rho_of``, from public values."""
     d = len(spec.features)
     return search_noise.rho_of(spec.features, mechanism.noise(d), mechanism.columns(d))
+
+
+def promises(spec: wire.StudyCreate) -> list[wire.PromiseOffer]:
+    """A draft's release with either promise; empty where one of them cannot be had."""
+    if not isinstance(spec.release, wire.AutoRelease | wire.PlanarLaplaceRelease) or spec.release.rotate:
+        return []
+    d, offers = len(spec.features), list[wire.PromiseOffer]()
+    for promise in ("euclidean", "one_feature"):
+        without = {"delta": None} if promise == "one_feature" else {}
+        release = spec.release.model_copy(update={"promise": promise} | without)
+        study = spec.model_copy(update={"release": release})
+        ran = concrete(study)[0]
+        try:
+            mechanism = mechanism_of(study, ran)
+        except Invalid:  # such as planar noise for many features
+            return []
+        sd = mechanism.noise(d).sd or 0.0
+        moves = [float(m) if promise == "one_feature" else sqrt(m) for m in (1, min(2, d), d)]
+        offers.append(
+            wire.PromiseOffer(
+                promise=promise,
+                noise_sds=[sd * feature.unit for feature in spec.features],
+                epsilons=[float(of_release(study, ran, by)) for by in moves],
+                rho=rho_of(study, mechanism),
+            )
+        )
+    return offers
 
 
 def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, holds: bool) -> list[wire.FeatureMeaning]:

@@ -21,7 +21,7 @@ from curator_service.privacy.protection import protection
 from curator_service.queries import table as inbox
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.releases import ForecastOf
-from curator_service.releases.report import promised, release_status, rho_of
+from curator_service.releases.report import promised, promises, release_status, rho_of
 from curator_service.reports.accounts import prices_by_study, prices_of
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.studies import check_release_of, fitted
@@ -60,7 +60,7 @@ class Overviews:
             epsilon = measured
         protected = protection(spec, current.claimed)
         hidden, whole_record = protected.figures if protected else (None, None)
-        points, rho = self._forecast_of(spec), rho_of(spec, mechanism)
+        points, rho, offers = self._forecast_of(spec), rho_of(spec, mechanism), promises(spec)
         fields = promised(spec, current, mechanism, dataset.rows, points)
         unit = None if isinstance(spec.measurement, wire.ColumnMeasurement) else spec.measurement.unit
         return wire.StudyCheck(
@@ -75,7 +75,9 @@ class Overviews:
                 is_public=dataset.public,
                 whole=protected.whole if protected and answers_add_up(spec) else None,
                 points=points,
+                rho_of_one_feature=next((o.rho for o in offers if o.promise == "one_feature"), None),
             ),
+            promises=offers,
             strength=protected.word if protected else None,
             epsilon_hidden=hidden,
             epsilon_whole=whole_record,

@@ -195,6 +195,8 @@ def _summary(
     if status == "sound":
         sure = ceil(1_000 * surest(wire.amount(worst))) / 10
         hidden = "" if is_groups(spec) else ", for changes that are hidden; larger changes are protected less"
+        if wire.hides_one_feature(spec.release):
+            hidden += ", and so are changes of several features at once"
         sentences.append(f"Someone undecided (50/50) about a {unit} becomes at most {sure:g} % sure{hidden}.")
     return sentences
 

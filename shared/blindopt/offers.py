@@ -16,6 +16,7 @@ _SOURCES = {
 _NOISE = {
     "gaussian": "Gaussian noise",
     "planar_laplace": "planar Laplace noise",
+    "laplace_each": "Laplace noise in each column",
     "gaussian_projection": "Gaussian noise after a secret projection",
     "random_projection": "a secret projection",
 }

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import partial
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ class GaussianLaw:
 
     d: int
     sd: float
+    family: ClassVar[Literal["gaussian"]] = "gaussian"
 
     @property
     def draws_per_row(self) -> float:

@@ -8,6 +8,10 @@ s >= sqrt(d) (Delta / g + sqrt(d)) / epsilon makes v g + rounded row epsilon-dif
 no approximation by a continuous law. What is done to the sum after that (writing it as a double) is post-processing.
 The K-norm mechanism with the Euclidean norm: Hardt & Talwar (2010); in the plane: Andres et al. (2013).
 
+With ``per_coordinate``, a vector of d independent L_1 has weight exp(-|v|_1 / s): the same argument with |w|_1 holds
+for moves whose coordinates add up to Delta at most. Rounding adds a step to each coordinate's move, d to their sum, so
+s >= (Delta / g + d) / epsilon is enough. In one dimension both laws are one.
+
 **The draw.** L_1 is the discrete Laplace of scale s (``laplace.integers``). For d = a + b, two independent vectors
 x ~ L_a and y ~ L_b are joined to v = (x, y) and kept with probability
 
@@ -32,6 +36,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache, partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,41 +60,47 @@ PLANAR_FEATURES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class PlanarLaplaceLaw:
-    """Noise on the lattice 2^k in d dimensions, L_d with ``scale`` s in lattice steps."""
+    """Noise on the lattice 2^k in d dimensions, with ``scale`` s in lattice steps: L_d, or L_1 ``per_coordinate``."""
 
     d: int
     k: int
     scale: float
+    per_coordinate: bool = False
 
     @classmethod
-    def of(cls, sensitivity: float, epsilon: Decimal, d: int) -> "PlanarLaplaceLaw":
+    def of(cls, sensitivity: float, epsilon: Decimal, d: int, *, per_coordinate: bool = False) -> "PlanarLaplaceLaw":
         """The noise that makes rows of d coordinates, moved by ``sensitivity`` at most, epsilon-private.
 
-        Raises ValueError for more than PLANAR_FEATURES_MAX coordinates, or a number that is not positive and finite.
+        The norm of a move is Euclidean, or with ``per_coordinate`` the sum of the coordinates' moves. Raises ValueError
+        for more than PLANAR_FEATURES_MAX coordinates otherwise, or a number that is not positive and finite.
         """
-        if not 1 <= d <= PLANAR_FEATURES_MAX:
+        if not 1 <= d <= (d if per_coordinate else PLANAR_FEATURES_MAX):
             raise ValueError(f"planar Laplace noise is for 1 to {PLANAR_FEATURES_MAX} coordinates")
         if not (0 < sensitivity < math.inf and 0 < epsilon < math.inf):
             raise ValueError("noise needs a positive, finite sensitivity and epsilon")
         k = math.floor(math.log2(sensitivity / float(epsilon))) - LATTICE_BITS
         exact, digits = Context(prec=60), Decimal(d)
-        root = exact.sqrt(digits)
+        root = Decimal(1) if per_coordinate else exact.sqrt(digits)
         steps = exact.divide(Decimal(sensitivity), exact.power(Decimal(2), k))
-        scale = exact.divide(exact.multiply(root, exact.add(steps, root)), epsilon)
-        law = cls(d, k, math.nextafter(float(scale), math.inf))  # a double at least as large
+        scale = exact.divide(exact.fma(root, steps, digits), epsilon)  # rounding adds sqrt(d) steps to |w|, d to a sum
+        law = cls(d, k, math.nextafter(float(scale), math.inf), per_coordinate)  # a double at least as large
         if not law.scale <= SCALE_MAX:
             raise ValueError("noise needs a scale of at most 2^57 lattice steps")
         return law
 
     @property
+    def family(self) -> Literal["planar_laplace", "laplace_each"]:
+        return "laplace_each" if self.per_coordinate else "planar_laplace"
+
+    @property
     def sd(self) -> float:
-        """Standard deviation per coordinate, sqrt(d + 1) times s g / sqrt(d)."""
-        return math.ldexp(self.scale, self.k) * math.sqrt((self.d + 1) / self.d)
+        """Standard deviation per coordinate, sqrt(d + 1) times s g / sqrt(d); with ``per_coordinate`` that of d = 1."""
+        return math.ldexp(self.scale, self.k) * math.sqrt(2.0 if self.per_coordinate else (self.d + 1) / self.d)
 
     @property
     def draws_per_row(self) -> float:
         """Expected number of discrete Laplace draws for one row."""
-        return _draws(self.d)
+        return float(self.d) if self.per_coordinate else _draws(self.d)
 
     def add(self, block: Matrix) -> Matrix:
         """Round ``block`` (m, d) to the lattice and add independent noise to each row.
@@ -101,7 +112,8 @@ class PlanarLaplaceLaw:
         check_finite(block)
         rounded = np.rint(np.ldexp(block, -self.k))  # a power of two divides exactly
         check_finite(rounded)
-        noisy: Matrix = np.ldexp(add_integers(rounded, vectors(self.d, len(block), self.scale)), self.k)
+        draws = vectors(1, block.size, self.scale) if self.per_coordinate else vectors(self.d, len(block), self.scale)
+        noisy: Matrix = np.ldexp(add_integers(rounded, draws.reshape(block.shape)), self.k)
         return noisy
 
 

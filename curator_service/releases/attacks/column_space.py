@@ -103,9 +103,9 @@ def threshold(first: Vector, second: Vector, delta: float, alpha: float = ALPHA)
     return float(max(tried, key=lambda fair: implied(first, second, fair, delta, alpha)))
 
 
-def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:
-    """The row moved by this distance in a random direction: all directions are alike to these laws."""
-    direction = rng.normal(size=len(row))
+def _moved(row: Vector, by: float, rng: np.random.Generator, *, along_axis: bool = False) -> Vector:
+    """The row moved by this distance in a random direction, or in one feature: all of them are alike to these laws."""
+    direction = np.eye(len(row))[rng.integers(len(row))] if along_axis else rng.normal(size=len(row))
     moved: Vector = row + by * direction / np.linalg.norm(direction)
     return moved
 
@@ -117,12 +117,13 @@ def score_copies(
 
     A score above 0 is evidence for the neighbour.
     """
-    row = x[rng.integers(len(x))]
-    other = _moved(row, public.unit, rng)
-    power = 1 if public.law.family == "planar_laplace" else 2
+    row, family = x[rng.integers(len(x))], public.law.family
+    other = _moved(row, public.unit, rng, along_axis=family == "laplace_each")
+    power = 1 if family in ("planar_laplace", "laplace_each") else 2
+    order = 1 if family == "laplace_each" else 2
 
     def score(z: Matrix) -> Vector:
-        away = [np.linalg.norm(z - candidate, axis=1) ** power for candidate in (row, other)]
+        away = [np.linalg.norm(z - candidate, ord=order, axis=1) ** power for candidate in (row, other)]
         ratio: Vector = away[0] - away[1]
         return ratio
 
@@ -210,15 +211,16 @@ def best_share(family: str, distance: float, d: int) -> float:
 
     ``distance`` is that between the means, in the noise's standard deviations per coordinate. The best guess is the
     nearer mean (Neyman & Pearson). It is right while the noise along the line between them is less than half of the
-    distance. Noise that is not planar Laplace is treated as normal.
+    distance. Noise that is not Laplace is treated as normal.
 
     >>> round(best_share("gaussian", 2.0, 3), 3), round(best_share("planar_laplace", 2.0, 3), 3)
     (0.841, 0.865)
     """
     from scipy.special import betainc, gammaincinv, ndtr
 
-    if family != "planar_laplace":
+    if family not in ("planar_laplace", "laplace_each"):
         return float(ndtr(distance / 2))
+    d = 1 if family == "laplace_each" else d  # the means differ in one coordinate
     # Radius Gamma(d) in units of sd / sqrt(d + 1), by its quantiles; the cosine of its angle has a Beta law.
     radius = gammaincinv(d, (np.arange(2_000) + 0.5) / 2_000)
     cosine = np.minimum(distance / 2 * sqrt(d + 1) / radius, 1.0)

@@ -82,26 +82,31 @@ def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int, delta: fl
     d = len(spec.features)
     middle = np.array([(f.lower + f.upper) / 2 for f in spec.features])
     half = np.array([(f.upper - f.lower) / 2 for f in spec.features])
+    law = mechanism.noise(d)
+    is_each = law.family == "laplace_each"
+    if is_each:
+        half[1:] = 0.0  # the worst move is along an axis
     share = min(1.0, getattr(mechanism, "sensitivity", 1.0) / np.linalg.norm(half / [f.unit for f in spec.features]))
     values = np.repeat([middle, middle + share * half], draws, axis=0)
     out = np.empty((len(values), mechanism.columns(d)))
     mechanism.draw(ScaledRows(values, list(range(d)), spec.features, np.arange(len(values))), out)
     z, moved = out[:draws], out[draws:]
-    law, r, fifth = mechanism.noise(d), z.shape[1], draws // 5
+    r, fifth = z.shape[1], draws // 5
     towards = moved[:fifth].mean(axis=0) - z[:fifth].mean(axis=0)  # where Z was turned, nothing else says it
     least = _least_epsilon(z[fifth:] @ towards, moved[fifth:] @ towards, (0.0, float(towards @ towards)), delta)
     assert law.sd is not None
-    radius = np.linalg.norm(z, axis=1)
-    if law.family == "planar_laplace":
+    radius, slope = np.linalg.norm(z, 1 if is_each else 2, axis=1), math.sqrt(2 if is_each else r + 1) / law.sd
+    if is_each or law.family == "planar_laplace":
         of_one, of_all = stats.gamma(r), stats.gamma(draws * r)
-        sizes = radius / law.sd * math.sqrt(r + 1)
+        sizes = slope * radius
     else:
         of_one, of_all = stats.chi2(r), stats.chi2(draws * r)
         sizes = (radius / law.sd) ** 2
     fits = [*_of_uniform("radius", of_one.cdf(sizes)), _two_sided("scale", of_all, sizes.sum())]
     direction = stats.beta((r - 1) / 2, (r - 1) / 2)
     for j in range(r if r > 1 else 0):
-        fits += _of_uniform(f"direction {j + 1}", direction.cdf((1 + z[:, j] / radius) / 2))
+        of_axis = stats.laplace.cdf(slope * z[:, j]) if is_each else direction.cdf((1 + z[:, j] / radius) / 2)
+        fits += _of_uniform(f"direction {j + 1}", of_axis)
     columns = z[:, :_ORTHANT_COLUMNS]
     orthants = (columns >= 0) @ (1 << np.arange(columns.shape[1]))
     fits.append(_of_cells("orthants", orthants, 1 << columns.shape[1]))

@@ -49,7 +49,7 @@ class Public:
     @property
     def shows_x(self) -> bool:
         """Whether a row of Z is the row of X itself, with or without noise."""
-        return self.law.family in ("none", "gaussian", "planar_laplace") and not self.rotated
+        return self.law.family in ("none", "gaussian", "planar_laplace", "laplace_each") and not self.rotated
 
     @property
     def noise_sd(self) -> float:

@@ -200,15 +200,15 @@ def _release(study: wire.StudyCreate, name: str, epsilon: str) -> wire.ReleaseSp
         "epsilon": epsilon,
         "sensitivity": getattr(of_study, "sensitivity", 1.0),
     }
+    promise: Any = getattr(of_study, "promise", "euclidean")  # of those that can keep it
     own_delta = getattr(of_study, "delta", None)
     delta = FAILURE_PROBABILITY if own_delta is None else own_delta
     match name:
         case "auto":  # without a delta it takes pure epsilon-DP alone, as the study would
-            return wire.AutoRelease(delta=own_delta, **shared)
+            return wire.AutoRelease(delta=own_delta, promise=promise, **shared)
         case "planar_laplace":
-            return wire.PlanarLaplaceRelease(
-                delta=own_delta if isinstance(of_study, wire.PlanarLaplaceRelease) else None, **shared
-            )
+            delta = own_delta if isinstance(of_study, wire.PlanarLaplaceRelease) else None
+            return wire.PlanarLaplaceRelease(delta=delta, promise=promise, **shared)
         case "gaussian":
             return wire.GaussianRelease(delta=delta, **shared)
         case "gaussian_projection":

@@ -41,7 +41,7 @@ def refinement_of(study: wire.StudyCreate) -> PlanarLaplaceMechanism:
     assert study.refine is not None
     assert isinstance(release, wire.PlanarLaplaceRelease | wire.AutoRelease)
     epsilon = wire.amount(study.refine.epsilon)
-    return PlanarLaplaceMechanism(epsilon, release.sensitivity, _rounding(study, release))
+    return PlanarLaplaceMechanism(epsilon, release.sensitivity, _rounding(study, release), promise=release.promise)
 
 
 def _check_refine(study: wire.StudyCreate, spec: Concrete) -> None:
@@ -76,16 +76,27 @@ def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:
             rounding = _rounding(study, spec)
             return GaussianMechanism(wire.amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
         case wire.PlanarLaplaceRelease():
-            if d > PLANAR_FEATURES_MAX:
+            if spec.promise == "one_feature":
+                _check_one_feature(spec)
+            elif d > PLANAR_FEATURES_MAX:
                 if isinstance(study.release, wire.AutoRelease):
                     raise Invalid.at("release.delta", f"is missing: {d} features need a delta, such as 1e-6")
                 limit = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: for these {d} take gaussian"
                 raise Invalid.at("release.mechanism", f"{limit}, with a delta such as 1e-6")
             rounding = _rounding(study, spec)
             epsilon = wire.amount(spec.epsilon)
-            return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta)
+            return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta, spec.promise)
         case wire.GaussianProjectionRelease():
             return _projection(study, spec, d)
+
+
+def _check_one_feature(spec: wire.PlanarLaplaceRelease) -> None:
+    """Raise Invalid for what the promise of one feature at a time cannot have."""
+    if spec.delta is not None:
+        raise Invalid.at("release.delta", "gains next to nothing with promise one_feature: leave it out")
+    if spec.rotate:
+        why = "its noise is not alike in all directions, so turned candidates have another law than the vendor reads"
+        raise Invalid.at("release.rotate", f"must be false with promise one_feature: {why}")
 
 
 def _projection(study: wire.StudyCreate, spec: wire.GaussianProjectionRelease, d: int) -> Mechanism:
@@ -111,7 +122,7 @@ def _projection(study: wire.StudyCreate, spec: wire.GaussianProjectionRelease, d
 
 
 def _rounding(study: wire.StudyCreate, spec: wire.LocalRelease) -> float:
-    rounding = rounding_of(study.features)
+    rounding = rounding_of(study.features, getattr(spec, "promise", "euclidean"))
     if rounding > 1e-3 * spec.sensitivity:
         raise _too_small(study)
     return rounding

@@ -67,7 +67,6 @@ class RowMechanism(Mechanism):
 
     __slots__ = ()
 
-    family: ClassVar[Literal["gaussian", "planar_laplace"]]
     rotate: bool
 
     @abstractmethod
@@ -75,7 +74,8 @@ class RowMechanism(Mechanism):
         """The law of the noise that is added to each row."""
 
     def noise(self, d: int) -> NoiseLaw:
-        return NoiseLaw(family=self.family, sd=self.law(d).sd)
+        law = self.law(d)
+        return NoiseLaw(family=law.family, sd=law.sd)
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         law = self.law(rows.d)
@@ -110,7 +110,7 @@ class GaussianMechanism(RowMechanism):
     rows: int = 1
     """Rows of one person."""
 
-    name = family = "gaussian"
+    name = "gaussian"
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
@@ -140,6 +140,9 @@ class PlanarLaplaceMechanism(RowMechanism):
     by itself: no centring, no scaling by the data. After the noise Z is rotated at random where ``rotate``, and rounded
     to a public grid: this is post-processing, and no privacy is claimed for it. Claims nothing about y, nor about how
     many rows there are.
+
+    With ``promise`` one_feature all norms are sums of the coordinates' sizes, so that the noise of a coordinate is
+    independent Laplace noise; never with a ``delta``, which gains nothing there.
     """
 
     epsilon: Decimal
@@ -150,19 +153,22 @@ class PlanarLaplaceMechanism(RowMechanism):
     rows: int = 1
     """Rows of one person."""
     delta: float | None = None
+    promise: Literal["euclidean", "one_feature"] = "euclidean"
 
-    name = family = "planar_laplace"
+    name = "planar_laplace"
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
         "epsilon-differential privacy of each record's features, or of all records of a person, for moves of at most "
-        "the sensitivity in scaled units (planar Laplace noise): without a delta, or with one and less noise."
+        "the sensitivity in scaled units (planar Laplace noise): without a delta, or with one and less noise. Or of "
+        "one feature at a time, without a delta (Laplace noise in each)."
     )
 
     def law(self, d: int) -> noise.PlanarLaplaceLaw:
         """The law of the noise that is added to each row. Raises ValueError for too many features."""
         slope = slope_of_row(self.epsilon, self.delta, d, self.rows)
-        return noise.PlanarLaplaceLaw.of(largest_move(self.sensitivity, self.rounding), slope, d)
+        moved, is_sum = largest_move(self.sensitivity, self.rounding), self.promise == "one_feature"
+        return noise.PlanarLaplaceLaw.of(moved, slope, d, per_coordinate=is_sum)
 
 
 PROJECTED_FEATURES_MIN = 13

@@ -59,10 +59,13 @@ def noise_aware(kernel: Kernel, law: NoiseLaw, r: int) -> tuple[Kernel, float]:
 
 
 def declared_noise(law: NoiseLaw) -> tuple[Law, float] | None:
-    """Law and standard deviation per coordinate of a release's noise; None if it declares no noise."""
+    """Law and standard deviation per coordinate of a release's noise; None if it declares no noise.
+
+    Laplace noise in each column counts as planar noise of the same standard deviation.
+    """
     if law.family in ("none", "random_projection") or not law.sd:
         return None
-    return "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd
+    return "planar_laplace" if law.family in ("planar_laplace", "laplace_each") else "gaussian", law.sd
 
 
 @lru_cache(maxsize=2)

@@ -19,6 +19,16 @@ Delta = Annotated[
     ),
 ]
 FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta of (epsilon, delta).")]
+Promise = Annotated[
+    Literal["euclidean", "one_feature"],
+    Field(
+        exclude_if=lambda promise: promise == "euclidean",
+        description="Which moves of a record are hidden, with h the hidden change of a feature times sensitivity. "
+        "euclidean: those whose sum of (change / h)^2 is at most 1. one_feature: those whose sum of change / h is at "
+        "most 1, so one feature by h, by independent Laplace noise in each feature, without delta or rotate. A move of "
+        "d features by h each then uses d times epsilon.",
+    ),
+]
 _ROTATE = (
     "Rotate the candidates by a secret random rotation after the noise: it uses no epsilon, and no guarantee relies on "
     "it."
@@ -66,6 +76,7 @@ class PlanarLaplaceRelease(Request):
     """Z = X plus noise of density proportional to exp(-a |u| / Delta) in d dimensions.
 
     Without a delta a = epsilon: pure epsilon-DP. With a delta a is larger, and the release is (epsilon, delta)-DP.
+    With promise one_feature |u| is the sum of the coordinates' sizes: Laplace noise in each by itself.
     """
 
     mechanism: Literal["planar_laplace"] = Field(description="Name of the release mechanism.")
@@ -74,6 +85,7 @@ class PlanarLaplaceRelease(Request):
         None, description="delta of (epsilon, delta), for less noise; null: pure epsilon-DP."
     )
     sensitivity: Delta = 1.0
+    promise: Promise = "euclidean"
     rotate: bool = Field(False, description=_ROTATE)
 
 
@@ -94,6 +106,7 @@ class AutoRelease(Request):
     epsilon: Epsilon
     delta: FailureProbability | None = Field(None, description="delta of (epsilon, delta); null: pure epsilon-DP only.")
     sensitivity: Delta = 1.0
+    promise: Promise = "euclidean"
     rotate: bool = Field(False, description=_ROTATE)
 
 
@@ -180,6 +193,12 @@ LocalRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianPr
 """Each record is released by itself, with noise."""
 SoundRelease = LocalRelease | GroupsRelease
 
+
+def hides_one_feature(release: object) -> bool:
+    """Whether a release hides changes of one feature at a time, or of several whose shares add up to 1."""
+    return getattr(release, "promise", "euclidean") == "one_feature"
+
+
 Strength = Literal["strong", "moderate", "weak", "nearly none", "without a bound"]
 Status = Literal["sound", "refuted", "unprotected", "withdrawn"]
 
@@ -187,11 +206,13 @@ Status = Literal["sound", "refuted", "unprotected", "withdrawn"]
 class NoiseLaw(Reply):
     """The public law of Z given X."""
 
-    family: Literal["none", "gaussian", "planar_laplace", "gaussian_projection", "random_projection"] = Field(
+    family: Literal[
+        "none", "gaussian", "planar_laplace", "laplace_each", "gaussian_projection", "random_projection"
+    ] = Field(
         description=(
             "gaussian: independent noise in each coordinate; planar_laplace: density proportional to exp(-sqrt(r + 1) "
-            "|u| / sd); gaussian_projection: a secret projection, then gaussian; random_projection: a secret linear "
-            "map and no noise."
+            "|u| / sd); laplace_each: independent Laplace noise in each coordinate; gaussian_projection: a secret "
+            "projection, then gaussian; random_projection: a secret linear map and no noise."
         )
     )
     sd: float | None = Field(None, description="Standard deviation per coordinate, in scaled units.")
@@ -217,6 +238,17 @@ class FeatureMeaning(Reply):
         description="The largest change of this feature alone, in its unit, between whose two values no guess from "
         "the release is right more often than three times in four; null if nothing is proved.",
     )
+
+
+class PromiseOffer(Reply):
+    """What a draft's release would mean with one of the promises, at the draft's epsilon."""
+
+    promise: Literal["euclidean", "one_feature"] = Field(description="Which changes of a record it hides.")
+    noise_sds: list[float] = Field(description="Standard deviation of the noise, by feature, in its own unit.")
+    epsilons: list[float] = Field(
+        description="Epsilon of the release, if one feature changes by its hidden change, two at once, or all."
+    )
+    rho: float | None = Field(description="What a search can learn, from 0 to 1, as in tool; null: not known.")
 
 
 class Price(Reply):

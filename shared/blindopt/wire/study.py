@@ -26,7 +26,16 @@ from blindopt.wire.dataset import ROWS_PER_PERSON_MAX
 from blindopt.wire.goal import BEST, Goal
 from blindopt.wire.ledger import DatasetOutlook
 from blindopt.wire.query import PublishedCandidates
-from blindopt.wire.release import FeatureMeaning, NoiseLaw, Price, ReleaseReport, ReleaseSpec, Status, Strength
+from blindopt.wire.release import (
+    FeatureMeaning,
+    NoiseLaw,
+    Price,
+    PromiseOffer,
+    ReleaseReport,
+    ReleaseSpec,
+    Status,
+    Strength,
+)
 
 SHOWN_MAX = 50
 
@@ -115,7 +124,8 @@ class Feature(Request):
     hidden_change: PositiveFloat | None = Field(
         None,
         description="The change of this feature that the release hides, in raw units: Delta, if only this feature "
-        "changes. Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1. "
+        "changes. Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1, or "
+        "of change / hidden_change with the promise one_feature. "
         "Where any feature has it, one that has none hides its whole range, and sensitivity stays 1.",
     )
     scale: PositiveFloat | None = None
@@ -516,6 +526,9 @@ class StudyCheck(Reply):
         None, description="What private answers mean; null for exact answers and for groups."
     )
     tool: Tool | None = Field(None, description="What to use: a search, or something that serves better.")
+    promises: list[PromiseOffer] = Field(
+        [], description="The release with either promise, for comparison; empty where it can have one alone."
+    )
     price: Price = Field(description="Its price, and how many answers the budget allows.")
     cautions: list[Caution] = Field(
         description="Choices that an expert would not make, from public values alone; a release accepts them."

@@ -220,6 +220,9 @@ def test_one_tick_hides_which_category_a_record_has():
     assert 1.42 > 2**0.5
     form.fill({"features.2.hidden_change": "2"})
     assert hidden()[2:4] == [2.0, 1.42]  # what is typed goes before
+    form.fill({"features.2.hidden_change": "", "release.promise": "one_feature"})
+    assert hidden() == [0.05, 0.05, 2.0, 2.0, 0.05]  # two changes by 1 each add up to 1
+    form.fill({"features.2.hidden_change": "2", "release.promise": "euclidean"})
     del form.values["categories"]
     assert hidden()[2:4] == [2.0, None]
 
@@ -438,6 +441,11 @@ STUDIES = {
     "whole range": {"features": PLAIN, "release": GAUSSIAN},
     "everything": {"features": PLAIN, "release": GAUSSIAN | {"sensitivity": 2**0.5}},
     "planar": {"release": {"mechanism": "planar_laplace", "epsilon": "0.000001", "delta": 1e-9}},
+    "one feature": {"release": {"mechanism": "auto", "epsilon": "1", "promise": "one_feature"}},
+    "everything, one feature": {
+        "release": {"mechanism": "planar_laplace", "epsilon": "1", "sensitivity": 2.0, "promise": "one_feature"},
+        "features": PLAIN,
+    },
     "refuted": {"release": PROJECTED | {"mechanism": "po_gp_ucb", "acknowledge_refuted": True}, "features": SCALED},
     "nothing": {"release": {"mechanism": "identity"}, "answers": {"mechanism": "none"}, "features": PLAIN},
     **{name: {"answers": PRICED | {"mechanism": name}} for name in ("auto", "laplace", "one_bit", "piecewise")},

@@ -316,6 +316,11 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
     said = "The hidden change: epsilon 0.3 by the release alone. A whole record: epsilon 0.425, strong. Answers add"
     for answers in ({}, {"answers.epsilon": "5"}, {"answers.mechanism": "none"}):
         assert said in re.sub("<[^>]+>", "", part(**of_ranges | {"release.epsilon": "0.3"} | answers))
+    single = part(**of_ranges | {"release.epsilon": "0.3", "release.promise": "one_feature"})  # both ranges: twice 0.3
+    of_one = "The hidden change of one feature: epsilon 0.3 by the release alone. A whole record: epsilon 0.6, strong."
+    assert of_one in re.sub("<[^>]+>", "", single)
+    by_promise = " ".join(re.sub("<[^>]+>", " ", single).split())  # sqrt(3) / 0.3 and sqrt(2) / 0.3 of a range of 20
+    assert "a part of each 0.3 0.425 a ± 115, b ± 115 one feature at a time yours 0.3 0.6 a ± 94.3," in by_promise
     assert ">nearly none</strong>" in part(**{"release.epsilon": "0.3", "answers.epsilon": "0.1"})  # hides a twentieth
     everything = part(hide="everything", **{"release.epsilon": "1"})
     assert "± 49 (245 %)" in everything  # sqrt(3) sqrt(2) 20

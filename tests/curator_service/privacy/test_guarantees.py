@@ -430,6 +430,27 @@ def test_planar_values_that_far_apart_are_told_rightly_no_more_often(d):
     assert guarantees.confused_within(wire.NoiseLaw(family="planar_laplace", sd=sd), d, 2) == pytest.approx(v / 2)
 
 
+def test_the_promise_of_one_feature_at_a_time_is_named_with_what_several_changes_use():
+    release = PLANAR.model_copy(update={"promise": "one_feature", "epsilon": "1"})
+    said = "between two values of one feature that differ by the hidden change becomes at most 73.2 % sure. "
+    assert f"{said}If two features differ so at once: at most 88.1 % sure. Answers" in belief(release)
+    assert "If two features differ so at once: at most 99.8 % sure." in belief(release, measured=Decimal(3))
+    text = text_of(release)
+    assert "moved by at most 0.4 in scaled units, added up over the features, any event is at most e^1 times" in text
+    assert "If m features change by theirs at once, at most e^(m 1) times." in text
+    assert "move by at most 0.4 in scaled units, added up over the features, and" in neighbours(study(release))
+    assert "added up" not in text_of(PLANAR) + neighbours(study(PLANAR))
+
+
+def test_one_feature_that_far_apart_is_told_rightly_no_more_often():
+    """The oracle: the total variation of two Laplace laws, 1 - exp(-slope v / 2), whatever the other features are."""
+    law = wire.NoiseLaw(family="laplace_each", sd=1.3)
+    v = guarantees.confused_within(law, 6)
+    assert v == pytest.approx(math.log(3) * 1.3 / math.sqrt(2), rel=1e-12)
+    assert (2 - math.exp(-math.sqrt(2) / 1.3 * v / 2)) / 2 <= 0.75
+    assert guarantees.confused_within(law, 6, 2) == pytest.approx(v / 2)
+
+
 def test_planar_values_of_a_slope_of_1_are_confused_within_log_3():
     """Three features and a standard deviation of 2 have the slope sqrt(4) / 2; odds of 3 to 1 are three in four."""
     law = wire.NoiseLaw(family="planar_laplace", sd=2.0)

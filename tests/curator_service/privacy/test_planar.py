@@ -114,6 +114,21 @@ def test_every_output_lies_on_the_lattice(d, sensitivity, epsilon):
     assert (np.ldexp(values, -law.k) % 1 != 0).any()  # the values themselves do not
 
 
+@pytest.mark.parametrize("d", [1, 3, 40])
+def test_laplace_noise_in_each_coordinate_is_that_of_one_dimension(d):
+    """Each coordinate Laplace with the scale Delta / epsilon, whatever the others are; the control is 5 % off."""
+    law = PlanarLaplaceLaw.of(DELTA, EPSILON, d, per_coordinate=True)
+    row = np.linspace(-1 / 3, 0.7, d)
+    sample = (law.add(np.tile(row, (60_000 // d, 1))) - row) * float(EPSILON) / DELTA
+    assert law.sd == pytest.approx(math.sqrt(2) * DELTA / float(EPSILON), rel=1e-9)
+    assert stats.kstest(sample.ravel(), "laplace").pvalue > MISTAKEN
+    assert stats.gamma(sample.size).sf(1.05 * np.abs(sample).sum()) < MISTAKEN
+    if d > 1:
+        assert stats.pearsonr(np.abs(sample[:, 0]), np.abs(sample[:, 1])).pvalue > MISTAKEN
+    steps = np.ldexp(law.add(np.tile(row, (4, 1))), -law.k)
+    np.testing.assert_array_equal(steps, np.rint(steps))
+
+
 # --- the sampler's argument, piece by piece ------------------------------------------------------------
 
 
@@ -137,7 +152,7 @@ def test_the_scale_pays_for_delta_and_for_rounding_to_the_lattice():
 def exceeds(law: PlanarLaplaceLaw, moved: Fraction, epsilon: Decimal) -> bool:
     """Whether a row that moves by ``moved`` costs more than epsilon, in rationals: as in the test above."""
     steps, needed = moved / Fraction(2) ** law.k, Fraction(epsilon) * Fraction(law.scale) - law.d
-    return needed <= 0 or law.d * steps**2 > needed**2
+    return needed <= 0 or (1 if law.per_coordinate else law.d) * steps**2 > needed**2
 
 
 def test_the_sum_of_delta_and_rounding_is_never_below_what_a_row_moves():
@@ -151,7 +166,9 @@ def test_the_sum_of_delta_and_rounding_is_never_below_what_a_row_moves():
         sensitivity = float(10 ** rng.uniform(-3, 3))
         rounding = float(sensitivity * 10 ** rng.uniform(-16, -3))
         moved = Fraction(sensitivity) + Fraction(rounding)
-        assert not exceeds(PlanarLaplaceMechanism(epsilon, sensitivity, rounding).law(d), moved, epsilon)
+        for promise in ("euclidean", "one_feature"):
+            law = PlanarLaplaceMechanism(epsilon, sensitivity, rounding, promise=promise).law(d)
+            assert not exceeds(law, moved, epsilon)
         control += exceeds(PlanarLaplaceLaw.of(sensitivity + rounding, epsilon, d), moved, epsilon)
     assert control > 4
 

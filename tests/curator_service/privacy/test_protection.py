@@ -129,6 +129,23 @@ def test_a_second_draw_costs_what_its_own_density_allows(share, k, person_column
     )
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_one_feature_at_a_time_costs_a_whole_record_the_sum_of_what_its_features_do(k):
+    """Oracle: of each coordinate by itself, from the drawn law, with a second draw. Ranges are of three sizes."""
+    spec = draft(0.3, d=3, mechanism="planar_laplace", cap=None, queries=5, refine=wire.Refine(epsilon="2", persons=9))
+    features = [
+        f.model_copy(update={"hidden_change": 10 * share})
+        for f, share in zip(spec.features, (0.1, 0.3, 2.0), strict=True)
+    ]
+    release = spec.release.model_copy(update={"promise": "one_feature"})
+    spec = spec.model_copy(update={"features": features, "release": release, "rows_per_person": k})
+    slopes = [math.sqrt(2) / mechanism.law(3).sd for mechanism in (planned_mechanism(spec), refinement_of(spec))]
+    figures = protected(spec)
+    assert float(figures.hidden) == pytest.approx(k * sum(slopes) + 0.5)
+    assert float(figures.whole) == pytest.approx(k * sum(slopes) * (1 / 0.1 + 1 / 0.3 + 1 / 2.0) + 0.5, rel=1e-6)
+    assert figures.sentence.startswith("The hidden change of one feature: epsilon ")
+
+
 @pytest.mark.parametrize("share", [0.7, 0.3, 0.05])
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("person_column", [True, False])

@@ -240,3 +240,30 @@ def test_theorem_t_counts_the_answers_of_a_record_and_is_not_said_of_exact_ones(
     probabilities = [tool["figures"].get("probability") for tool in tools]
     assert probabilities == [pytest.approx(np.exp(3) / N), None, None]
     assert ["Theorem T" in tool["why"] for tool in tools] == [True, False, False]
+
+
+def test_a_check_offers_one_feature_at_a_time_with_what_each_promise_costs_and_auto_never_takes_it(curator):
+    """Six features, of each of which a fifth of its range is hidden, at epsilon 3. By hand, in the features' units."""
+    rng = np.random.default_rng(0)
+    columns = {f"x{j}": rng.random(N) * (j + 1) for j in range(6)} | {"hba1c": rng.random(N)}
+    features = [wire.Feature(column=f"x{j}", lower=0.0, upper=j + 1.0, hidden_change=0.2 * (j + 1)) for j in range(6)]
+    auto = wire.AutoRelease(epsilon="3")
+    reply = checked(curator, columns, features=features, release=auto, budget=wire.Budget(epsilon_per_row="9"))
+    assert reply["noise_sd"] == pytest.approx(np.sqrt(7) / 3)
+    both = {each["promise"]: each for each in reply["promises"]}
+    for promise, sd, epsilons in (
+        ("euclidean", np.sqrt(7) / 3, [3, 3 * np.sqrt(2), 3 * np.sqrt(6)]),
+        ("one_feature", np.sqrt(2) / 3, [3, 6, 18]),
+    ):
+        assert both[promise]["noise_sds"] == pytest.approx([0.2 * (j + 1) * sd for j in range(6)])
+        assert both[promise]["epsilons"] == pytest.approx(epsilons)
+    assert both["one_feature"]["rho"] >= both["euclidean"]["rho"] + 0.1
+    assert "one_feature" in reply["tool"]["hints"][0]
+    changed = auto.model_copy(update={"promise": "one_feature"})
+    taken = checked(curator, columns, features=features, release=changed, budget=wire.Budget(epsilon_per_row="9"))
+    assert taken["noise_sd"] == pytest.approx(np.sqrt(2) / 3)
+    assert not any("one_feature" in hint for hint in taken["tool"]["hints"])
+    few_features = checked(curator, columns, features=features[:3], release=auto)
+    assert not any("one_feature" in hint for hint in few_features["tool"]["hints"])
+    turned = auto.model_copy(update={"rotate": True})
+    assert checked(curator, columns, features=features, release=turned)["promises"] == []

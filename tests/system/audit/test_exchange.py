@@ -210,6 +210,7 @@ MECHANISMS = {
     "gaussian": {"mechanism": "gaussian", "epsilon": "4", "delta": 1e-5},
     "gaussian turned": {"mechanism": "gaussian", "epsilon": "4", "delta": 1e-5, "rotate": True},
     "planar_laplace": {"mechanism": "planar_laplace", "epsilon": "4"},
+    "one feature": {"epsilon": "4", "promise": "one_feature"},
     "planar_laplace turned": {"mechanism": "planar_laplace", "epsilon": "4", "rotate": True},
     "gaussian_projection of 13": {"mechanism": "gaussian_projection", "epsilon": "4", "delta": 1e-5, "r": 3},
     "groups": {"mechanism": "groups", "epsilon": "4", "cells": {"kind": "grid", "parts": [3, 3]}, "min_count": 1},
@@ -217,7 +218,12 @@ MECHANISMS = {
     "auto turned": {"epsilon": "4", "delta": 1e-5, "rotate": True},
     "auto of 13": {"epsilon": "1", "delta": 1e-5},
 }
-TAKEN = {"auto": "planar_laplace", "auto turned": "planar_laplace", "auto of 13": "planar_laplace"}
+TAKEN = {
+    "one feature": "planar_laplace",
+    "auto": "planar_laplace",
+    "auto turned": "planar_laplace",
+    "auto of 13": "planar_laplace",
+}
 
 
 def _columns(small, name):

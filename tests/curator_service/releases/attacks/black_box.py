@@ -75,7 +75,8 @@ class Neighbours:
         lower, upper = (np.array([getattr(f, end) for f in spec.features]) for end in ("lower", "upper"))
         unit = np.array([f.unit for f in spec.features])
         half = (upper - lower) / 2 / unit
-        share = min(getattr(spec.release, "sensitivity", 1.0) / 2 / float(np.linalg.norm(half)), 1.0)
+        order = 1 if getattr(spec.release, "promise", None) == "one_feature" else 2
+        share = min(getattr(spec.release, "sensitivity", 1.0) / 2 / float(np.linalg.norm(half, order)), 1.0)
         shift = share * half
         corners = np.vstack([np.tile(upper, (_ANCHORS, 1)), np.tile(lower, (_ANCHORS, 1))])
         first, second = (
@@ -105,10 +106,10 @@ class Neighbours:
 def _evidence(person: Matrix, shift: Matrix) -> list[Vector]:
     """Log likelihood ratios (count,), but for a factor, of rows (count, k, r) at ``shift`` against -``shift``.
 
-    Of Gaussian noise, then of planar Laplace noise.
+    Of Gaussian noise, then of planar Laplace noise, then of Laplace noise in each coordinate.
     """
-    away = [np.linalg.norm(person + sign * shift, axis=2).sum(axis=1) for sign in (1, -1)]
-    return [(person * shift).sum(axis=(1, 2)), away[0] - away[1]]
+    norms = [np.linalg.norm(person + sign * shift, order, axis=2).sum(axis=1) for order in (2, 1) for sign in (1, -1)]
+    return [(person * shift).sum(axis=(1, 2)), norms[0] - norms[1], norms[2] - norms[3]]
 
 
 @dataclass(frozen=True, slots=True)

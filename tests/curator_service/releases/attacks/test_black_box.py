@@ -16,6 +16,7 @@ from tests.curator_service.replaced_noise import replace_answer_mechanism
 
 RELEASES = {
     "planar_laplace": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1"), 2),
+    "one feature": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", promise="one_feature"), 3),
     "turned": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", rotate=True), 2),
     "with delta": (wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", delta=0.01), 5),
     "gaussian": (wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5), 3),

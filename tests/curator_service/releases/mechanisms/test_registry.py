@@ -187,11 +187,25 @@ def test_planar_laplace_is_for_twenty_features():
     assert planned_mechanism(study_of(release, 20)).name == "planar_laplace"
 
 
+def test_one_feature_at_a_time_is_for_any_number_of_features_without_a_delta_or_a_rotation():
+    release = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", promise="one_feature")
+    mechanism = planned_mechanism(study_of(release, 200))
+    assert mechanism.rounding == pytest.approx(2.0**-51 * 200 / 2, rel=1e-5)  # the sum over features, not its root
+    assert mechanism.noise(200) == wire.NoiseLaw(family="laplace_each", sd=mechanism.law(200).sd)
+    assert mechanism.law(200).sd == pytest.approx(2**0.5, rel=1e-9)
+    for name, value in (("delta", 1e-6), ("rotate", True)):
+        assert refused(release.model_copy(update={name: value}), 3)[0] == f"release.{name}"
+    auto = wire.AutoRelease(epsilon="1", delta=1e-6, promise="one_feature")
+    assert planned_mechanism(study_of(auto, 200)) == mechanism
+    of_two = study_of(release, 2).model_copy(update={"rows_per_person": 4, "person_column": True})
+    assert planned_mechanism(of_two).law(2).sd == pytest.approx(4 * 2**0.5, rel=1e-9)
+
+
 @contextmanager
 def errors_of(release, rounding=0.0, slack=None):
     """Rounding of features, and the slack of projections, that are these shares of the sensitivity."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "rounding_of", lambda features: rounding * release.sensitivity)
+        patch.setattr(registry, "rounding_of", lambda features, promise: rounding * release.sensitivity)
         if slack is not None:
             patch.setattr(GaussianProjection, "slack", lambda mechanism, d: slack * release.sensitivity)
         yield

@@ -24,7 +24,9 @@ def rows_of(x: np.ndarray, features: list[Feature]) -> ScaledRows:
     return ScaledRows(x, list(range(x.shape[1])), features, np.arange(len(x)))
 
 
-def neighbours(d: int, rng: np.random.Generator, worst: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Feature]]:
+def neighbours(
+    d: int, rng: np.random.Generator, worst: np.ndarray, order: int = 2
+) -> tuple[np.ndarray, np.ndarray, list[Feature]]:
     """Raw rows, and each moved by Delta in scaled units: at random, along ``worst``, along an axis, at the bounds."""
     lower, upper = -(10.0 ** rng.uniform(-3, 3, d)), 10.0 ** rng.uniform(-3, 3, d)
     unit = 10.0 ** rng.uniform(-2, 2, d)
@@ -37,11 +39,11 @@ def neighbours(d: int, rng: np.random.Generator, worst: np.ndarray) -> tuple[np.
     move[: PAIRS // 4] = worst
     move[PAIRS // 4 : PAIRS // 2] = np.eye(d)[rng.integers(0, d, PAIRS // 4)]
     x[PAIRS // 2 : 3 * PAIRS // 4] = np.where(rng.random((PAIRS // 4, d)) < 0.5, lower, upper)
-    move *= DELTA / np.linalg.norm(move, axis=1, keepdims=True)
+    move *= DELTA / np.linalg.norm(move, order, axis=1, keepdims=True)
     return x, x + move * unit, features
 
 
-def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature], columns=None) -> float:
+def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature], columns=None, order=2) -> float:
     """The largest distance of two rows of releases of ``x`` and ``y``, by a projection to ``columns`` if given."""
 
     def drawn(values: np.ndarray) -> np.ndarray:
@@ -52,7 +54,7 @@ def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature], c
             mechanism.project(rows_of(values, features), columns, out)
         return out
 
-    return float(np.linalg.norm(drawn(x) - drawn(y), axis=1).max())
+    return float(np.linalg.norm(drawn(x) - drawn(y), order, axis=1).max())
 
 
 @pytest.fixture
@@ -75,6 +77,17 @@ def test_clip_and_scaling_move_no_two_rows_further_than_delta(silent, kind, d):
     parameters = (Decimal(1), DELTA) if kind is PlanarLaplaceMechanism else (Decimal(1), 1e-5, DELTA)
     apart = furthest(kind(*parameters), x, y, features)
     assert 0.99 * DELTA < apart <= DELTA * (1 + 1e-9) + roundings(x, features)
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 200])
+def test_clip_and_scaling_move_no_features_further_than_delta_in_total(silent, d):
+    """By the sum of the coordinates' moves, whose rounding in doubles is the sum of theirs."""
+    x, y, features = neighbours(d, np.random.default_rng(d), np.ones(d), order=1)
+    mechanism = PlanarLaplaceMechanism(Decimal(1), DELTA, promise="one_feature")
+    apart = furthest(mechanism, x, y, features, order=1)
+    rounding = 4 * 2.0**-53 * (np.abs(x).max(axis=0) / [f.unit for f in features]).sum()
+    assert 0.99 * DELTA < apart <= DELTA * (1 + 1e-9) + rounding + rounding_of(features, "one_feature")
+    assert rounding_of(features, "one_feature") >= rounding_of(features)
 
 
 @pytest.mark.parametrize(("d", "r"), [(13, 1), (13, 12), (40, 5)])

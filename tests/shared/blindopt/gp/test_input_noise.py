@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from blindopt.gp.input_noise import Tabulated, _mixture, averaged
+from blindopt.gp.input_noise import Tabulated, _mixture, averaged, noise_aware
 from blindopt.gp.kernels import KERNELS, Matern12, Matern52, SquaredExponential
 from blindopt.gp.posterior import Posterior
+from blindopt.wire import NoiseLaw
 
 DRAWS = 40_000
 
@@ -92,3 +93,17 @@ def coverage(aware, law, rng):
 def test_intervals_that_know_the_noise_cover_and_those_that_do_not_are_too_narrow(law):
     assert 0.92 < coverage(True, law, np.random.default_rng(1)) < 0.98
     assert coverage(False, law, np.random.default_rng(1)) < 0.85
+
+
+def test_laplace_noise_in_each_column_is_averaged_as_planar_noise_of_the_same_size():
+    """The variance of differences, which leads the average, is equal; six standard errors and 1 % of draws, r = 6."""
+    r, sd = 6, 0.5
+    rng, kernel, law = np.random.default_rng(0), Matern52(1.5, 2.0), NoiseLaw(family="laplace_each", sd=sd)
+    model, nugget = noise_aware(kernel, law, r)
+    assert (model, nugget) == noise_aware(kernel, NoiseLaw(family="planar_laplace", sd=sd), r)
+    differences = rng.laplace(scale=sd / math.sqrt(2), size=(2, DRAWS, r))
+    for distance in (0.5, 1.0, 2.0):
+        at = np.full((1, r), distance / math.sqrt(r))
+        drawn = kernel(differences[0] - differences[1], at)[:, 0]
+        error = 6 * drawn.std() / math.sqrt(DRAWS) + 0.01 * kernel.variance
+        assert abs(model(np.zeros((1, r)), at)[0, 0] - drawn.mean()) <= error
