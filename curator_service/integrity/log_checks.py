@@ -20,6 +20,7 @@ from blindopt.errors import BudgetExhausted, LogBroken, NotFound, StorageUnavail
 from blindopt.wire import FileReading
 from curator_service import store
 from curator_service.budget.ledger import A_FILE, NO_CHARGES, Account, Balance, Cost, RowBalance, is_raised, unrefined
+from curator_service.budget.ledger_lines import refined_rows
 from curator_service.budget.overlaps import decisions_of
 from curator_service.budget.table import account_lines, ledger
 from curator_service.datasets import table as withheld
@@ -375,6 +376,21 @@ class _OrderLogSummary:
                     digest = salted_file_digest(self._files / f"{release.id}.order.npy", release.order_salt or "")
             if digest != logged:
                 yield LogBroken(f"the row order of the release of study {study} was changed", about=study)
+            elif release is not None and self._is_over(db, study, release.id):
+                yield LogBroken("more persons were measured again than its owner allows", about=study)
+
+    def _is_over(self, db: Connection, study: str, release: str) -> bool:
+        """Whether second draws were charged of more persons, by the file of their records, than the study allows."""
+        from curator_service.vault import Vault
+
+        spec = store.spec_of(db, study)
+        if spec.refine is None or spec.refine.persons is None or not spec.person_column:
+            return False
+        vault, rows = Vault(self._files), sorted(refined_rows(db, study))
+        with suppress(StorageUnavailable):  # without its files it is used by nothing
+            digests = vault.persons(spec.dataset_id)[vault.order(release)[rows]]
+            return len({digest.tobytes() for digest in digests}) > spec.refine.persons
+        return False
 
 
 class _ReplyLogSummary:

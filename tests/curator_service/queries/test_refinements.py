@@ -18,6 +18,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.budget import ledger
+from curator_service.integrity import log_checks
 from curator_service.privacy.guarantees import consent
 from curator_service.privacy.noise import planar
 from curator_service.queries import refinements, table
@@ -26,6 +27,7 @@ from curator_service.releases.attacks import trial
 from curator_service.releases.attacks.worker import Job, PreviewResult
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import refinement_of
+from service_kit.store import audit_log
 from tests.builders import BY_HAND, a_study, group_release, laplace
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -247,6 +249,27 @@ def test_persons_are_counted_by_their_first_record_and_refusals_tell_a_grant_not
     assert [(kind["rows"], kind.get("refined", 0)) for kind in report["rows"]] == [(6, 0), (1, 3), (1, 3)]
     assert report["sentence"].endswith("The features have used epsilon 1 of everybody, and 7 of 2 measured persons.")
     curator.check()
+
+
+def test_a_verification_with_the_files_counts_persons_and_not_their_records(curator, monkeypatch):
+    """Three persons with a record each, of two who may be measured: fewer records than two persons have."""
+    dataset = curator.register(csv_of(ROWS, [f"p{i // 3}" for i in range(24)]), person="who", rows_per_person="3")
+    study_id = curator.release(study(dataset, refine=wire.Refine(epsilon="2", persons=2)))
+    with curator.context.database.read() as db:
+        of_person = curator.curator.released.of(db, study_id).rows_of_person
+    first, second, third = list({of_person(row)[0] for row in range(24)})[:3]
+    assert query(curator, study_id, [first, second]).is_success
+
+    def found():
+        with curator.context.database.read() as db:
+            records = (entry.record for entry in audit_log.walk(db))
+            return [str(finding) for finding in log_checks.findings(db, records, folder=curator.settings.data_dir)]
+
+    assert found() == []
+    monkeypatch.setattr(ledger, "_check_persons", lambda *_: None)
+    assert query(curator, study_id, [third]).is_success
+    curator.check()
+    assert found() == ["more persons were measured again than its owner allows"]
 
 
 def test_account_exposure_and_price_say_what_two_kinds_of_persons_use(curator):
