@@ -21,6 +21,8 @@ _PER_BOX = 16.0  # cells along the longest side of the box, at least
 _MARGIN = 3.0  # standard deviations of the noise, and
 _MARGIN_CELLS = 2.0  # more cells, from the box to the outermost cells: a Fourier series joins these
 _LOG_CUT = 10.0
+_DENSITY_STEPS = 10  # more fit the noise
+_DENSITY_MIN = 1e-9
 _BLOCK = 2_048  # places whose covariances are computed together
 
 
@@ -36,6 +38,9 @@ class Cells:
 
     The mean over the noise is a convolution: in the Fourier series, a product with the noise's characteristic
     function. Cubic splines interpolate it at candidates. Holds a number for each cell and outcome.
+
+    Where records are refined, places are weighted by a density of the true ones, which explains where all candidates
+    lie: without it a search spends itself on candidates whose noise puts them where no record is.
     """
 
     def __init__(self, candidates: Matrix, belief: Deblurred) -> None:
@@ -51,6 +56,20 @@ class Cells:
         squared = (2 * np.pi) ** 2 * np.asarray(squared)
         self._blurs = [characteristic(belief.law, sd, belief.r, squared) for sd in (belief.sd, belief.sharper or 0.0)]
         self._cross = np.empty((0, len(self._places)))
+        self._nearest = np.ravel_multi_index(tuple(self._at(candidates).T.round().astype(np.intp)), self._shape)
+        self._density, self._mass = np.ones(len(self._places)), np.ones(len(candidates))
+        if belief.sharper is not None:
+            self._density = self._fit_density()
+            self._mass = self._mean_at(candidates, self._density)
+
+    def _fit_density(self) -> Vector:
+        """The density of true places at the cells, relative to its mean: from a flat one by few steps of EM."""
+        counts, density = np.bincount(self._nearest, minlength=len(self._places)), np.ones(len(self._places))
+        for _ in range(_DENSITY_STEPS):
+            expected = np.maximum(self._blurred(density), _DENSITY_MIN)
+            density = np.maximum(density * self._blurred(counts / expected), 0.0)
+        relative: Vector = density / density.mean() + _DENSITY_MIN
+        return relative
 
     def adapt(self) -> None:
         """Adapt the belief's variance of each outcome to the present posterior."""
@@ -66,7 +85,7 @@ class Cells:
 
     def mean_at(self, rows: Rows, values: Vector) -> Vector:
         """Means (m,) over the noise of candidates ``rows`` of a function with these ``values`` at the cells."""
-        return self._mean_at(self._candidates[rows], values)
+        return self._mean_at(self._candidates[rows], values * self._density) / self._mass[rows]
 
     def log_mean_at(self, rows: Rows, logs: Vector) -> Vector:
         """Logarithms (m,) of the means of a positive function, from its logarithms at the cells.
@@ -74,8 +93,7 @@ class Cells:
         Values far above all those at the candidates' own coordinates, in corners that no candidate reaches, are cut:
         rounding errors of a Fourier series are a share of its largest value.
         """
-        nearest = np.rint((self._candidates[rows] - self._origin) / self._step).astype(np.intp)
-        top = logs[np.ravel_multi_index(tuple(nearest.T), self._shape)].max()
+        top = logs[self._nearest[rows]].max()
         means = self.mean_at(rows, np.exp(np.minimum(logs - top, _LOG_CUT)))
         logarithms: Vector = top + np.log(np.maximum(means, np.finfo(np.float64).tiny))
         return logarithms
@@ -90,11 +108,19 @@ class Cells:
     def _mean_at(self, centres: Matrix, values: Vector, blur: Matrix | None = None) -> Vector:
         from scipy.ndimage import map_coordinates  # late, for a fast start
 
-        series = (self._blurs[0] if blur is None else blur) * np.fft.rfftn(values.reshape(self._shape))
-        blurred = np.fft.irfftn(series, self._shape, axes=range(len(self._shape)))
-        at = (centres - self._origin) / self._step
-        means: Vector = map_coordinates(blurred, at.T, order=3, mode="grid-wrap")
+        blurred = self._blurred(values, blur).reshape(self._shape)
+        means: Vector = map_coordinates(blurred, self._at(centres).T, order=3, mode="grid-wrap")
         return means
+
+    def _blurred(self, values: Vector, blur: Matrix | None = None) -> Vector:
+        series = (self._blurs[0] if blur is None else blur) * np.fft.rfftn(values.reshape(self._shape))
+        blurred: Vector = np.fft.irfftn(series, self._shape, axes=range(len(self._shape))).ravel()
+        return blurred
+
+    def _at(self, centres: Matrix) -> Matrix:
+        """Coordinates (m, r) in cells."""
+        in_cells: Matrix = (centres - self._origin) / self._step
+        return in_cells
 
 
 class Draws:

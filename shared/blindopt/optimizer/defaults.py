@@ -163,11 +163,10 @@ def _algorithm(
             return wire.GpBucb(name="gp_bucb") if spec.batch_size > 1 else wire.GpUcb(name="gp_ucb"), why
         kind = f"are randomized, and candidates are more than {ARMS_MAX:,}" if is_private else "are not randomized"
         algorithm = _open(spec, study, past, engine)
-        noisy = (
-            ", candidates have noise of a known law, and no kernel is given"
-            if isinstance(algorithm, wire.EiDeblurred)
-            else ""
-        )
+        noisy = ""
+        if isinstance(algorithm, wire.EiDeblurred):
+            besides = "no kernel is given" if study.refine is None else "queried ones come again, less blurred"
+            noisy = f", candidates have noise of a known law, and {besides}"
         return algorithm, f"answers {kind}{noisy}"
     if promised:
         raise Invalid(
@@ -196,10 +195,11 @@ def _open(spec: wire.RunSpec, study: Study, past: int, engine: Engine) -> wire.A
     """The algorithm where answers are not randomized, or the candidates many; also in batches.
 
     benchmarks/papers/results: with noisy candidates ``ei_deblurred`` has the smallest worst case if the kernel is
-    fitted, and ``ei`` the smaller regret if it is given.
+    fitted, and ``ei`` the smaller regret if it is given; where queried candidates come again, less blurred, it has the
+    smaller regret with a given kernel too (benchmarks/results/refine.md).
     """
-    is_fitted = spec.kernel is None and study.kernel is None
-    if is_fitted and spec.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
+    averages = study.refine is not None or (spec.kernel is None and study.kernel is None)
+    if averages and spec.batch_size == 1 and not _is_private(study) and declared_noise(study.noise) is not None:
         first = spec.initial_rows if spec.initial_rows is not None else _usual_rows(study.r, engine)
         if past + first + spec.iterations_after(first) <= OUTCOMES_MAX:
             return wire.EiDeblurred(name="ei_deblurred")

@@ -260,16 +260,16 @@ def test_a_verification_with_the_files_counts_persons_and_not_their_records(cura
     first, second, third = list({of_person(row)[0] for row in range(24)})[:3]
     assert query(curator, study_id, [first, second]).is_success
 
-    def found():
+    def findings():
         with curator.context.database.read() as db:
             records = (entry.record for entry in audit_log.walk(db))
             return [str(finding) for finding in log_checks.findings(db, records, folder=curator.settings.data_dir)]
 
-    assert found() == []
+    assert findings() == []
     monkeypatch.setattr(ledger, "_check_persons", lambda *_: None)
     assert query(curator, study_id, [third]).is_success
     curator.check()
-    assert found() == ["more persons were measured again than its owner allows"]
+    assert findings() == ["more persons were measured again than its owner allows"]
 
 
 def test_account_exposure_and_price_say_what_two_kinds_of_persons_use(curator):

@@ -1,6 +1,6 @@
 """Candidates whose outcomes lie at places of less noise: against draws, quadrature and dense algebra."""
 
-from math import sqrt
+from math import pi, sqrt
 
 import numpy as np
 import pytest
@@ -255,3 +255,25 @@ def test_a_deblurred_belief_of_mixed_candidates_is_a_dense_solve_and_adapts_to_e
     means_of(z, belief).adapt()
     np.testing.assert_allclose(belief.spread, expected, atol=0.1 * expected.max())
     assert expected[flags].max() < sqrt(0.5) * expected[np.logical_not(flags)].max()
+
+
+def test_where_records_are_refined_no_candidate_is_expected_where_no_record_is():
+    """Uniform records in a box: means of a place given its candidate, by Bayes' rule with the true box.
+
+    The control, without refinement, knows no box, and takes a candidate beyond it for a record there.
+    """
+    rng, side, sd = np.random.default_rng(5), 10.0, 1.0
+    length, angle = rng.gamma(2.0, sd / sqrt(3), 4_000), rng.uniform(0, 2 * pi, 4_000)
+    z = rng.uniform(0, side, (4_000, 2)) + length[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    axis = (np.arange(100) + 0.5) * side / 100
+    places = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    beyond = np.flatnonzero((z[:, 0] > side + 0.5) & (z[:, 1] > 2) & (z[:, 1] < 8))
+    weights = np.exp(-sqrt(3) / sd * np.linalg.norm(z[beyond, None] - places, axis=2))
+    expected = weights @ places[:, 0] / weights.sum(axis=1)
+    errors = []
+    for sharper in (0.4, None):
+        cells = Cells(z, Deblurred(SquaredExponential(3.0, 2.0), "planar_laplace", sd, 2, sharper))
+        errors.append(np.abs(cells.mean_at(beyond, cells._places[:, 0]) - expected))
+        np.testing.assert_allclose(cells.mean_at(np.arange(4_000), np.full(len(cells._places), 3.0)), 3.0, rtol=1e-6)
+    assert errors[0].mean() < 0.6 < 1.5 < errors[1].mean()
+    assert errors[0].max() < 1.0 < errors[1].min()

@@ -6,7 +6,7 @@ import pytest
 from blindopt import Optimizer, wire
 from blindopt.errors import ProtocolViolated
 from blindopt.optimizer.chooser import RowChooser
-from tests.shared.blindopt.optimizer.small_runs import N, candidates, outcome_of, spec, study
+from tests.shared.blindopt.optimizer.small_runs import KERNEL, N, candidates, outcome_of, spec, study
 
 NOISE = wire.NoiseLaw(family="planar_laplace", sd=0.6)
 REFINE = wire.RefineView(epsilon="3", sd=0.2)
@@ -122,3 +122,17 @@ def test_private_answers_with_second_draws_are_for_expected_improvement():
     assert a_chooser({"name": "auto"}, study=a_study(answers=answers)).plan.algorithm.name == "ei"
     few = a_chooser({"name": "auto"}, study=a_study(answers=answers, refine=None), fit=None).plan
     assert few.algorithm.name == "laplace_adf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_study", "name"),
+    [
+        ({}, {}, "ei_deblurred"),
+        ({}, {"refine": None}, "ei"),
+        ({"batch_size": 2}, {}, "ei"),
+    ],
+)
+def test_with_a_kernel_too_both_draws_are_averaged_over(changes, of_study, name):
+    plan = a_chooser({"name": "auto"}, study=a_study(**of_study), kernel=KERNEL, fit=None, **changes).plan
+    assert plan.algorithm.name == name
+    assert ("come again, less blurred" in plan.reasons[0]) == (name == "ei_deblurred")

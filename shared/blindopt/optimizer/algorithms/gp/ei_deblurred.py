@@ -51,9 +51,11 @@ class EiDeblurred(GpRule):
     are exact, and the largest posterior mean of f at a queried candidate otherwise; such a candidate has one place,
     which its outcomes are about, and its own acquisition there. A run that looks for many candidates averages the
     probability Phi((m + sqrt(v) / 2 - tau) / sqrt(v + e)) of reaching the threshold tau instead (as ``Reach``: from the
-    first step on where it is stated, after the first 40 % where it is estimated). Once a query failed, the acquisition
-    (in this first share, its excess over the least one) is multiplied by the probability of success. On cells all
-    candidates are compared; by draws, the ``SHORTLIST`` that are best by the same rule for the posterior at candidates.
+    first step on where it is stated, after the first 40 % where it is estimated). Where queried candidates come again,
+    less blurred, places on cells count by a density of the records that the whole release tells of. Once a query
+    failed, the acquisition (in this first share, its excess over the least one) is multiplied by the probability of
+    success. On cells all candidates are compared; by draws, the ``SHORTLIST`` that are best by the same rule for the
+    posterior at candidates.
 
     The variance N of each outcome is adapted once after each outcome, and three times to those that come before the
     first step or before a fit. Estimates are those of the posterior at candidates. No bound on the regret is known.
