@@ -104,7 +104,7 @@ def machine(make_service, tmp_path_factory):
 
 
 def _client(url, token):
-    transport = LocalhostTransport(verify=False, local_address=CLIENT)
+    transport = LocalhostTransport(proxy=None, reach=None, verify=False, local_address=CLIENT)
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, transport=transport, timeout=60)
 
 
