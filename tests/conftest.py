@@ -47,8 +47,20 @@ if postgres.ON:
 START_SECONDS = 240.0
 WAIT_SECONDS = 240.0
 """How long a test waits for what must come: a busy machine may be ten times slower. None waits so long for nothing."""
-SLOWEST_FIRST = ("system", "browser", "demo")
-"""Folders that go first where no run has measured its files yet."""
+SLOWEST_FIRST = (
+    "curator_service/integrity/test_foreign_writes.py",
+    "shared/service_kit/web/test_damaged_pages.py",
+    "shared/service_kit/web/test_roles_and_openapi.py",
+    "shared/service_kit/store/test_postgres.py",
+    "modeler_service/runs/test_human_measured.py",
+    "modeler_service/runs/test_witness.py",
+    "modeler_service/routes/test_api_pause.py",
+    "curator_service/routes/test_api_timing.py",
+    "system/",
+    "browser/",
+    "demo/",
+)
+"""Files and folders that go first where no run has measured its files yet: what begins last must be short."""
 SECONDS: Counter[str] = Counter()
 """What each file of this run took so far."""
 
@@ -71,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seconds = cache.get("blindopt/seconds", {}) if cache else {}
     files = {item.path: item.nodeid.partition("::")[0] for item in items}
     rank = {
-        path: (-seconds.get(name, 0.0), not name.startswith(tuple(f"tests/{folder}/" for folder in SLOWEST_FIRST)))
+        path: (-seconds.get(name, 0.0), not name.startswith(tuple(f"tests/{first}" for first in SLOWEST_FIRST)))
         for path, name in files.items()
     }
     items.sort(key=lambda item: rank[item.path])

@@ -33,7 +33,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 import typer.main
 import typer.testing
@@ -169,40 +169,67 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
-class Worker(Forked):
-    """A process that works for a curator, as ``service_kit.runner`` starts one.
+class Piped(Forked):
+    """A fork with a pipe to its input and one from its output, in a session of its own that is listed by a name.
 
-    The curator may be a fork itself, or inside of the process of tests. It has threads, one of which may hold a lock
-    that its own fork would wait for without end: the server, which has one thread, forks in its place.
+    It does work for a service, which may be a fork itself, or inside of the process of tests. A service has threads,
+    one of which may hold a lock that its own fork would wait for without end: the server, which has one thread, forks
+    in its place.
     """
 
-    def __init__(self, module: str, files: Sequence[int] = ()) -> None:
+    def __init__(self, module: str, *arguments: str, session: str, files: Sequence[int] = ()) -> None:
         (source, stdin), (stdout, sink) = os.pipe(), os.pipe()
         with Path(os.devnull).open("wb") as nothing, os.fdopen(sink, "wb") as outgoing:
-            arguments = (module, str(ROOT / "shared"))
-            name = _worker_name(os.getpid())
             super().__init__(
-                *("service_kit.runner", *arguments),
+                *(module, *arguments),
                 env=os.environ,
                 stdout=outgoing,
                 stderr=nothing,
                 stdin=source,
-                session=name,
+                session=session,
                 files=files,
             )
         os.close(source)
         self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        self.wait()
+
+
+class Worker(Piped):
+    """A process that works for a curator, as ``service_kit.runner`` starts one."""
+
+    def __init__(self, module: str, files: Sequence[int] = ()) -> None:
+        arguments = ("service_kit.runner", module, str(ROOT / "shared"))
+        super().__init__(*arguments, session=_worker_name(os.getpid()), files=files)
+
+
+class _OfVerifications:
+    """What ``service_kit.verification`` uses of ``subprocess``: the processes that verify a log are forks too."""
+
+    PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
+
+    @staticmethod
+    def Popen(command: Sequence[str], **_: object) -> Piped:  # noqa: N802  as the library has it
+        return Piped(*command[command.index("-c") + 3 :], session="verifies")
+
 
 @contextmanager
 def workers_started_by(start: Callable[..., Any]) -> Iterator[None]:
-    """Processes that work over records are started by ``start``."""
-    worker = import_module("service_kit.runner.worker")
-    before, worker.start = worker.start, start
+    """Processes that work over records are started by ``start``, and those that verify a log are forks."""
+    worker, verification = import_module("service_kit.runner.worker"), import_module("service_kit.verification")
+    before = worker.start, verification.subprocess
+    worker.start, verification.subprocess = start, _OfVerifications
     try:
         yield
     finally:
-        worker.start = before
+        worker.start, verification.subprocess = before
 
 
 def run(
@@ -213,10 +240,11 @@ def run(
     timeout: float = 240,
     cwd: Path = ROOT,
     network: str | None = None,
+    **more: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m MODULE ARGUMENTS` to its end, and what it said."""
+    """`python -m MODULE ARGUMENTS` to its end, and what it said; ``more`` is of ``Forked``."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start = fresh if is_fresh else partial(Forked, network=network)
+        start = fresh if is_fresh else partial(Forked, network=network, **more)
         process = start(module, *arguments, env=env, stdout=out, stderr=err, cwd=cwd)
         try:
             status = process.wait(timeout)
@@ -385,6 +413,8 @@ def _enter(network: Path) -> None:
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
     import_module("service_kit.runner.worker").start = Worker
+    if request["module"] in ("curator_service", "modeler_service"):  # one that is broken on purpose starts its own
+        import_module("service_kit.verification").subprocess = _OfVerifications
     if name := request["network"]:
         _enter(Path("/run/netns", name))
     if name := request["session"]:

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.test_own_data import Person
@@ -23,6 +24,7 @@ def clinic_csv() -> bytes:
     return ("\r\n".join(lines) + "\r\n").encode("windows-1252")
 
 
+@pytest.mark.slow(sibling="test_pages.py::test_a_file_is_read_again_counted_and_stored_as_it_was_counted")
 def test_a_file_of_an_office_becomes_a_study_in_one_pass(services, browser):
     olga = Person(browser, services.address_of("olga"), "olga")
     page = olga.page

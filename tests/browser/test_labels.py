@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from blindopt import wire
@@ -76,6 +77,9 @@ def look_at_the_draft(olga):
     expect(page.get_by_role("region", name="What attacks recover")).to_be_visible()  # as it was
 
 
+@pytest.mark.slow(
+    sibling="test_usefulness.py::test_each_cause_has_its_caution_once_with_a_fix_and_without_the_cause_it_goes"
+)
 def test_a_nurse_reads_whom_to_measure_and_a_wrong_unit_is_told_once_until_it_is_mended(services, browser):
     olga = Person(browser, services.address_of("olga"), "olga")
     main = olga.page.locator("main")

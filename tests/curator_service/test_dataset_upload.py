@@ -4,14 +4,13 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
 
 import pytest
 
 import blindopt as bo
 from blindopt import wire
 from blindopt.errors import Invalid
+from tests import processes
 
 CELL = "Tübingen-5519"
 ROWS = 30
@@ -46,15 +45,11 @@ def at_a_terminal(curator, typed, *arguments):
     """Run a command whose questions are answered by somebody who types; what it prints and shows."""
     ours, theirs = pty.openpty()
     os.write(ours, "".join(f"{answer}\n" for answer in typed).encode())
-    command = [sys.executable, "-m", "curator_service", *arguments]
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=curator.environment
-    ) as process:
-        os.close(theirs)
-        printed, shown = process.communicate(timeout=240)
+    done = processes.run("curator_service", *arguments, env=curator.environment, stdin=theirs)
+    os.close(theirs)
     os.close(ours)
-    assert process.returncode == 0, shown.decode()
-    return printed.decode(), shown.decode()
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def test_the_questions_are_asked_at_a_terminal_and_a_study_is_made(curator, clinic, tmp_path):
@@ -242,6 +237,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("kind", BROKEN)
 def test_each_kind_of_broken_file_becomes_a_dataset(owner, kind):
     content, changes, rows = BROKEN[kind]

@@ -73,6 +73,7 @@ def withheld(file, dataset):
     return [item["record"] or item["person"] for item in items]
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_export_in_another_form_has_the_same_people_and_withholds_them(may, form):
     first = may.dataset

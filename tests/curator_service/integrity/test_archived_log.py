@@ -6,8 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from datetime import timedelta
 from functools import partial
 
@@ -29,7 +27,7 @@ from curator_service.queries.table import second_draws
 from service_kit.context import log_archive as archiving
 from service_kit.store import audit_log, schema, segments
 from service_kit.store.base import utc_now
-from tests import postgres
+from tests import postgres, processes
 from tests.builders import BY_HAND, COLUMN, EXACT, a_study, group_release
 from tests.curator_service.integrity.changed_copy import Copy
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -221,6 +219,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_what_rests_on_archived_records_is_found_without_their_files(name, prepared, tmp_path):
     copy = prepared.copy(tmp_path)
@@ -232,6 +231,7 @@ def test_an_edit_of_what_rests_on_archived_records_is_found_without_their_files(
     assert any(re.search(words, finding) for finding in copy.findings()), copy.findings()
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_what_rests_on_archived_records_is_found_beside_their_files(name, prepared, tmp_path):
     copy = prepared.copy(tmp_path)
@@ -293,6 +293,7 @@ LAST_SHARED = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("has_files", [True, False])
 @pytest.mark.parametrize("name", LAST_SHARED)
 def test_an_edit_of_the_last_exchange_of_a_quiet_grant_is_found_and_no_receipt_forks_its_log(
@@ -466,19 +467,17 @@ def test_a_segment_made_by_hand_with_the_right_digest_and_a_wrong_record_is_foun
 
 
 def test_without_a_file_the_tables_are_compared_with_the_summary_and_verify_says_so(archived):
-    run = partial(subprocess.run, capture_output=True, text=True, check=False)
-    program = [sys.executable, "-m", "curator_service"]
-    command = [*program, "audit", "verify"]
+    command = partial(processes.run, "curator_service")
     settings = {"DATA_DIR": str(archived.settings.data_dir), **postgres.settings_for(archived.settings.data_dir)}
     environment = os.environ | {f"BLINDOPT_CURATOR_{name}": value for name, value in settings.items()}
-    whole = run(command, env=environment)
+    whole = command("audit", "verify", env=environment)
     assert whole.returncode == 0, whole.stderr
     assert "verified from their files" in whole.stdout
     line = VERIFY.replace("log-000003", "log-000001").replace("$LOG_KEY", archived.context.signer.first.vkey)
-    alone = run([*program, *shlex.split(line)[1:]], env=environment, cwd=archived.settings.data_dir)
+    alone = command(*shlex.split(line)[1:], env=environment, cwd=archived.settings.data_dir)
     assert alone.stdout.startswith("records 16 to 31 of blindopt-curator, root "), alone
     archived.file(1).unlink()
-    partly = run(command, env=environment)
+    partly = command("audit", "verify", env=environment)
     assert partly.returncode == 0, partly.stderr
     assert "lacks log-000001.jsonl.gz" in partly.stdout
 

@@ -124,6 +124,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_changed_account_spends_nothing_and_is_named_and_other_files_go_on(edit, when, copy):
@@ -210,6 +211,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_forged_decline_is_named(forgery, declined, tmp_path):
     statement, named = FORGED[forgery]

@@ -71,6 +71,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_changed_row_spends_nothing_and_is_named_and_other_studies_go_on(edit, when, copy):
@@ -135,6 +136,7 @@ def prepared_persons(tmp_path_factory):
     return prepared
 
 
+@pytest.mark.slow(every=4)
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
 @pytest.mark.parametrize(
     ("edit", "version"),
@@ -159,6 +161,7 @@ def test_what_decides_in_the_row_of_a_dataset_is_compared_with_the_log_or_with_i
     copy.close()
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("when", ["while it is stopped", "while it runs"])
 @pytest.mark.parametrize(
     ("statement", "act"),

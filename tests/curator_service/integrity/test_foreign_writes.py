@@ -3,6 +3,7 @@
 import asyncio
 import io
 import secrets
+import subprocess
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -92,7 +93,7 @@ class Curator:
         return self.send(GRANT, "POST", "/v1/studies/{study}/queries", key, json=body)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["postgres", "sqlite"])
 def curator(request, tmp_path, monkeypatch):
     url = postgres.server().create(f"writes{secrets.token_hex(4)}") if request.param == "postgres" else None
     curator = Curator(tmp_path, monkeypatch, url)
@@ -119,6 +120,7 @@ def waits_for_verification(curator):
     assert curator.send(OWNER, "GET", "/v1/audit/entries").status_code == 200
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("when", ["between two queries", "while it is stopped"])
 def test_after_a_foreign_write_nothing_takes_effect_until_it_is_verified(curator, when, until):
     assert curator.send(GRANT, "GET", "/v1/studies/{study}").status_code == 200
@@ -172,6 +174,7 @@ def test_without_the_signal_an_edit_is_acted_on(curator, monkeypatch):
     assert curator.ask("more").status_code == 201
 
 
+@pytest.mark.slow(every=2)
 def test_without_a_foreign_write_nothing_waits(curator):
     """The control: no reply is 503, whoever reads beside."""
     curator.let_go.clear()
@@ -203,7 +206,10 @@ def test_an_idle_service_looks_for_foreign_writes(curator):
         time.sleep(0.05)
 
 
+@pytest.mark.slow(every=2)
 def test_the_first_part_of_a_long_log_runs_in_a_process_of_its_own(curator, monkeypatch):
+    """An interpreter, as it is served: in all other tests a fork."""
+    monkeypatch.setattr(log_verification, "subprocess", subprocess)
     monkeypatch.setattr(log_verification, "SMALL", 0)
     begun = []
     monkeypatch.setattr(
@@ -220,6 +226,7 @@ def test_the_first_part_of_a_long_log_runs_in_a_process_of_its_own(curator, monk
     assert begun == ["first"]
 
 
+@pytest.mark.slow(every=2)
 def test_a_release_that_was_drawn_waits_for_the_verification_and_is_published(curator, monkeypatch):
     keep = Vault.keep_release
 
@@ -292,6 +299,7 @@ EDITED = pytest.mark.parametrize("edited", [edited_in_its_first_read, edited_aro
 LARGE = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i % 3, i % 2, 1_000 + i) for i in range(40))
 
 
+@pytest.mark.slow(every=2)
 @EDITED
 def test_bounds_are_drawn_from_no_state_that_an_edit_made_and_took_back(edited, curator, monkeypatch):
     """When the effect is committed, a verification has found that no row differs from the log."""
@@ -310,6 +318,7 @@ def test_bounds_are_drawn_from_no_state_that_an_edit_made_and_took_back(edited, 
     assert reply.json()["columns"][0]["upper"] < 500
 
 
+@pytest.mark.slow(every=3)
 @EDITED
 def test_a_release_is_drawn_from_no_state_that_an_edit_made_and_took_back(edited, curator, monkeypatch):
     draft = curator.file.draft(release={"mechanism": "identity"}, answers={"mechanism": "none"})

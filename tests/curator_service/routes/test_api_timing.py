@@ -296,8 +296,8 @@ def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, sm
 # --- grants and refusals, over real HTTP -----------------------------------------------------------------------
 
 
-def quickest_seconds(curator, study, count):
-    """By kind of reply: the quickest of ``count``, which is the same on a busy machine; interleaved."""
+def quickest_seconds(curator, study, count, enough=lambda quickest: True):
+    """By kind of reply: the quickest of ``count``, interleaved. A busy machine takes more of them, until ``enough``."""
     bodies = {
         "granted": (201, {"rows": [{"row": 1}]}),
         "over budget": (403, {"rows": [{"row": 2, "plays": 50}]}),
@@ -308,7 +308,9 @@ def quickest_seconds(curator, study, count):
     }
     taken = {kind: [] for kind in bodies}
     with curator.http(study.token) as http:
-        for n in range(count):
+        for n in range(10 * count):
+            if n >= count and enough({kind: min(seconds) for kind, seconds in taken.items()}):
+                break
             for kind, (status, body) in bodies.items():
                 headers = {} if kind == "no key" else {"Idempotency-Key": f"{kind} {n}"}
                 start = time.perf_counter()
@@ -334,7 +336,7 @@ def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
     period = 0.25
     study = paced(reply_after_ms=int(1000 * period))
     assert study.view.spec.reply_after_ms == 250
-    quickest = quickest_seconds(curator, study, 4)
+    quickest = quickest_seconds(curator, study, 3, lambda quickest: max(quickest.values()) < 4 / 3 * period)
     assert max(quickest.values()) - min(quickest.values()) < period / 3
     assert all(period <= took < 4 / 3 * period for took in quickest.values())
     with curator.http(study.token) as http:  # what is not a query is not padded
@@ -356,9 +358,11 @@ def test_no_other_spelling_of_the_path_is_answered_without_the_deadline(end, pac
 
 def test_without_a_deadline_the_time_tells_a_refusal_from_a_grant(paced, curator):
     """The control."""
-    quickest = quickest_seconds(curator, paced(), 12)
-    assert all(took < 0.2 for took in quickest.values())
-    assert max(quickest.values()) > 1.2 * min(quickest.values())
+
+    def tells(quickest):
+        return 0.2 > max(quickest.values()) > 1.2 * min(quickest.values())
+
+    assert tells(quickest_seconds(curator, paced(), 4, tells))
 
 
 def test_a_study_of_another_s_keeps_its_deadline_to_itself(paced, curator):

@@ -151,6 +151,7 @@ def test_another_reply_than_came_is_caught(liar, caught):
     caught(liar, "receipt at place 2 shows another history")
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_receipt_of_another_grants_log_is_caught(number, liar, caught):
     """Each such log would begin anew, and hold what the one that is countersigned does not."""
@@ -249,6 +250,7 @@ def test_an_answer_without_a_readable_receipt_is_not_used(lie, liar, not_used, o
     assert own.rows("SELECT number FROM trials WHERE run_id = ? AND y IS NOT NULL", run.id) == [(1,)]
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("size", [0, 2**53, 10**17])
 def test_a_position_that_no_log_has_is_no_receipt(size, liar, not_used):
     """Place -1 comes before every log, and a rightly signed empty log would vouch for it; others after every log."""
@@ -276,6 +278,7 @@ def invent(liar: FakeCurator, number: int, at: int = 2, **changes: Any) -> None:
         liar.receipt_of = lambda position: true(len(liar.bodies) - 1)
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -415,6 +418,7 @@ def test_a_key_other_than_the_one_that_the_run_was_given_is_caught(liar, caught)
     assert liar.query_count == 0
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("key", ["", "nonsense", "curator.x+00000000+AAAA"])
 def test_a_key_that_is_none_is_caught(key, liar, caught):
     liar.study["log_key"] = key
@@ -443,6 +447,7 @@ def test_the_last_note_of_the_curator_is_kept_with_the_dispute(liar, play, own):
 # --- honest curators on a bad day -------------------------------------------------------------------------
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("lost", [{1}, {2, 3}, {3}, {6}, {1, 3, 5}])
 def test_replies_that_are_lost_are_logged_and_countersigned_all_the_same(lost, liar, play, disputes):
     liar.lost = lost

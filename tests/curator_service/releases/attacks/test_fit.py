@@ -62,6 +62,7 @@ class Broken:
         out[:] = self._change(out.copy(), self._mechanism.noise(rows.d).sd)
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", LAWS)
 def test_p_of_a_sound_release_are_uniform(name):
     """20 audits of 1,000 draws each; at full size 400."""
@@ -70,6 +71,7 @@ def test_p_of_a_sound_release_are_uniform(name):
     assert min(p) > fit.P_MIN
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("name", "means"), [*((name, False) for name in (*ANSWERS, "sums")), ("laplace", True)])
 def test_p_of_sound_answers_are_uniform(name, means):
     p = [each.p for _ in range(scaled(4)) for each in of_answers(name, 1_000, means=means)]
@@ -90,6 +92,7 @@ def least_of_release(name, epsilon, draws):
     return fit.of_release(spec, planned_mechanism(spec), draws, getattr(release, "delta", None) or 0.0)[1]
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", LAWS)
 def test_draws_of_a_release_imply_no_more_than_its_epsilon(name):
     """The control: noise for epsilon 20 implies more than 1.25; for 200, where a projection hides a part of a move."""
@@ -99,6 +102,7 @@ def test_draws_of_a_release_imply_no_more_than_its_epsilon(name):
     assert least_of_release(name, "200" if name == "projection" else "20", 2_000) > 1.25
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("name", [*ANSWERS, "sums"])
 def test_draws_of_answers_imply_no_more_than_their_epsilon(name, monkeypatch):
     release = GROUPS["numbers"] if name == "sums" else RELEASES["gaussian"][0]

@@ -3,8 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 import typer
@@ -76,11 +74,9 @@ def test_without_a_terminal_the_file_of_the_password_is_asked_for(words, service
     (tmp_path / "password").write_text("correct horse battery staple\n", encoding="utf-8")
     if words[1] == "password":
         CliRunner().invoke(SERVICES[service], ["user", "add", "ann", "--password-file", str(tmp_path / "password")])
-    command = [sys.executable, "-m", f"{service}_service", *words]
-    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "start_new_session": True}
     prefix, settings = f"BLINDOPT_{service.upper()}_", postgres.settings_for(tmp_path / "data")
     environment = os.environ | {prefix + name: value for name, value in settings.items()}
-    done = subprocess.run(command, cwd=processes.ROOT, env=environment, check=False, **options)
+    done = processes.run(f"{service}_service", *words, env=environment, session="no terminal")
     assert (done.returncode, done.stderr) == (
         2,
         "error: no terminal can ask for the password: name a file with --password-file\n",
