@@ -859,6 +859,7 @@ LISTINGS = {
 }
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("where", LISTINGS)
 def test_every_listing_is_a_file_of_all_that_it_has(service, owner, study, where):
     if where == "/inbox/told":

@@ -516,6 +516,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_previewed_charged_run_and_reported(owner, case, name):
     """In its own words; what is released is what the method releases."""

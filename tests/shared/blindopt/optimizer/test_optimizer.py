@@ -148,6 +148,7 @@ def asked_rows(optimizer):
     return rows
 
 
+@pytest.mark.slow(every=2)
 @pytest.mark.parametrize("cut", [0, 2, 5, 11])
 @pytest.mark.parametrize("algorithm", ["auto", "gp_ucb", "random"])
 def test_past_outcomes_are_the_same_in_each_form_and_use_up_no_queries(algorithm, cut):

@@ -146,6 +146,7 @@ def test_a_standby_serves_within_thirty_seconds_of_a_leader_that_is_frozen_in_a_
     assert 10 < server._PAUSED_S < takes_over < 30
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("statement", ["UPDATE numbers SET word = 'x'", "DELETE FROM numbers", "TRUNCATE numbers"])
 def test_an_append_only_table_refuses_changes_and_readiness_sees_a_lost_trigger(statement, numbers):
     if numbers.url is None and statement.startswith("TRUNCATE"):
