@@ -84,12 +84,22 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp
     parties.check(opened[0], run.id, later.id, folder=tmp_path)
 
 
+SECOND_DRAWS = {
+    "release": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="4"),
+    "refine": wire.Refine(epsilon="8", persons=20),
+}
+
+
 @pytest.mark.slow(
     sibling="test_human_measured.py::test_declined_rows_count_as_trials_teach_nothing_and_are_not_chosen_again"
 )
-def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(parties, tmp_path, until):
-    """The oracle: a fresh RowChooser that is shown a decline in its position, and another that is shown the answer."""
-    opened = study, _ = parties.opened(answers=LAPLACE)
+@pytest.mark.parametrize("more", [{}, SECOND_DRAWS], ids=["one draw", "second draws"])
+def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(more, parties, tmp_path, until):
+    """The oracle: a fresh RowChooser that is shown a decline in its position, and another that is shown the answer.
+
+    The second draw of a record leaves with its answer, and what was known of it is forgotten with that.
+    """
+    opened = study, _ = parties.opened(answers=LAPLACE, **more)
     run, items = parties.start(opened), []
     for number in range(1, 7):
         (item,) = until(lambda: parties.open_items(study))
@@ -109,6 +119,8 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(parties, tmp_path,
     assert ended.best is None  # answers are randomized
     first = {v.number: v for v in export.versions if v.version == 1}
     assert first[2].y is not None  # what was once known stays in the record
+    second = [bool(trial.passport and trial.passport.z) for trial in (*trials, first[2])]
+    assert second == [bool(more) and trial.y is not None for trial in (*trials, first[2])]
     z = npy_files.load(parties.modeler.data / "candidates" / f"{ended.study.release_sha256}.npy")
     names = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
     spec = wire.RunSpec(**{name: getattr(ended, name) for name in names})
@@ -117,12 +129,14 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(parties, tmp_path,
         choosing = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
             y = trial.y if forgotten else first[trial.number].y
-            passport = trial.passport or trials[0].passport
+            passport = trial.passport or first[trial.number].passport
             choosing.decline(trial.row) if y is None else choosing.observe(trial.row, y, passport)
         return choosing.next()[0].row
 
     assert [row(n, forgotten=n > 6) for n in range(1, 11)] == [trial.row for trial in trials]
-    assert len(parties.charges(study)) == 10  # nothing for what was taken back
+    kinds = Counter(line.kind for line in parties.owner.ledger(study))
+    measured = len({trial.row for trial in trials})
+    assert (kinds["answers"], kinds["refine"]) == (10, measured if more else 0)  # nothing for what was taken back
     parties.check(study, run, folder=tmp_path)
 
 

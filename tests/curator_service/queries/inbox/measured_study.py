@@ -50,11 +50,9 @@ class MeasuredStudy:
 
 
 def answers_for(items: list[wire.InboxItem], *values: float, note: str | None = None) -> wire.AnswerCreate:
-    """Values for measurements, in their order."""
-    pairs = zip(items, values, strict=False)
-    return wire.AnswerCreate(
-        values=[wire.Measured(measurement_id=item.id, value=value) for item, value in pairs], note=note
-    )
+    """Values for measurements, in their order, with the consent of each person who is asked for it."""
+    measured = [wire.Measured(measurement_id=i.id, value=value) for i, value in zip(items, values, strict=False)]
+    return wire.AnswerCreate(values=measured, note=note, consent=any(item.consent for item in items))
 
 
 def draft(
