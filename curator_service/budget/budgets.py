@@ -337,6 +337,9 @@ class Budgets:
         details: dict[str, Any] = {**query, "rows": [list(row) for row in rows]}
         if fresh := [charge.row for charge in charges[len(rows) :]]:
             details["refined"] = fresh
+            persons = {released.rows_of_person(row)[0] for row in (*refined, *fresh)}
+            cap = "refine.persons", len(persons), spec.refine and spec.refine.persons
+            notices.near_cap(db, self._context.outbox, *cap, study_id=released.study_id)
         charged = self._add(db, grant.actor, released.study_id, spec, "answers", charges, details)
         self._context.audit_trail.quotas.add(db, grant.id, charged.size + reserved)
         return charged.at

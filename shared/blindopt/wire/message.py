@@ -196,7 +196,7 @@ NoticeEvent = Literal[
     "test",
 ]
 NoticeState = Literal["pending", "delivered", "failed"]
-Cap = Literal["epsilon_per_row", "epsilon_total", "queries", "epsilon", "delta"]
+Cap = Literal["epsilon_per_row", "epsilon_total", "queries", "refine.persons", "epsilon", "delta"]
 NoticeId = Annotated[str, Field(pattern=r"^ntc_[0-9a-f]{16}$")]
 
 

@@ -50,7 +50,9 @@ class Refining(InProcessCurator):
 
 @pytest.fixture
 def curator(tmp_path):
-    opened = Refining(tmp_path)
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32, encoding="utf-8")
+    opened = Refining(tmp_path, notify_url="http://127.0.0.1:9/", notify_secret_file=secret, notify_events="budget_80")
     yield opened
     opened.close()
 
@@ -240,7 +242,11 @@ def test_persons_are_counted_by_their_first_record_and_refusals_tell_a_grant_not
         of_person = curator.curator.released.of(db, study_id).rows_of_person
     people = list({of_person(row)[0]: list(of_person(row)) for row in range(24)}.values())
     for row in (*people[0], *people[1]):
+        assert not curator.call("owner", "GET", "/v1/notices")["notices"] or row in people[1][1:]
         assert query(curator, study_id, [row]).is_success
+    (notice,) = curator.call("owner", "GET", "/v1/notices")["notices"]
+    subject, counts = notice["notice"]["subject"], notice["notice"]["counts"]
+    assert (subject["cap"], subject["study_id"], counts["percent"]) == ("refine.persons", study_id, 100)
     refused = query(curator, study_id, [people[2][0]], "other")
     assert refused.status_code == 403
     assert refused.json()["budget"] == {"requested": "1", "spent": "0", "remaining": "none"}
