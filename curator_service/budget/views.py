@@ -26,7 +26,7 @@ from curator_service.budget.overlaps import decisions_of
 from curator_service.datasets.records import count_withheld, file_numbers, file_row, reading_of
 from curator_service.privacy import prices
 from curator_service.privacy.calibration import Concrete
-from curator_service.privacy.prices import Prices, exact, is_groups, text, units
+from curator_service.privacy.prices import ONE_FEATURE, Prices, exact, is_groups, text, units
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -394,10 +394,6 @@ _HIDDEN = (
     "The epsilon of a release of records is for changes of features up to the hidden change of its study. Larger "
     "changes are protected less."
 )
-_ONE_FEATURE = (
-    "Studies that hide one feature at a time (here {count}): their epsilon is for a change of one feature. If m "
-    "features change by their hidden changes at once, their releases and second draws use m times as much."
-)
 _MIXED = "Some registrations of the file count persons and others records. This adds the largest amount of each."
 
 
@@ -423,7 +419,7 @@ def statements_of(
     rests_on = [
         *([_MIXED] if len(file.units) > 1 else []),
         *([_HIDDEN] if has_records else []),
-        *([_ONE_FEATURE.format(count=single)] if single else []),
+        *([f"Studies that hide one feature at a time: here {single}. {ONE_FEATURE}"] if single else []),
         *_scorers(db, charges),
         _of_files(file, unit),
         *_apart(db, dataset, unit),

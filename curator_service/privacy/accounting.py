@@ -26,6 +26,7 @@ from curator_service.privacy.calibration import Concrete, concrete, failure, gau
 from curator_service.privacy.loading import load
 from curator_service.privacy.noise import LATTICE_BITS
 from curator_service.privacy.prices import (
+    ONE_FEATURE,
     GroupPrices,
     Prices,
     answers_add_up,
@@ -394,6 +395,8 @@ def _price_in_words(spec: wire.StudyCreate, costs: Costs, of_row: int | None, of
     sentence, k = f"{release} {answer}{second} {_allowed(of_row, of_study, about)}", spec.rows_per_person
     if costs.answer and _corrections_cost_more(spec, of_row):
         sentence += " Each correction of an answer uses as much again, which is not counted here."
+    if wire.hides_one_feature(spec.release):
+        sentence += f" {ONE_FEATURE}"
     if k > 1 and not spec.person_column:  # declared, not enforced
         sentence += (
             f" These figures are per record: a person with {k} records, as declared, uses {k} times each epsilon"
@@ -512,6 +515,8 @@ def report(
         count, most = sum(refined.values()), text(costs.release + max(m for _, m in refined) * costs.refine)
         of_refined = f"{count} measured {_unit(spec)}{'' if count == 1 else 's'}"
         sentence += f" The features have used epsilon {text(costs.release)} of everybody, and {most} of {of_refined}."
+    if released and wire.hides_one_feature(spec.release):
+        sentence += f" {ONE_FEATURE}"
     return wire.Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
 
 

@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 from blindopt import wire
 from curator_service.privacy.calibration import Concrete, Local, concrete, failure
-from curator_service.privacy.prices import answers_add_up, exact, group_delta, is_groups
+from curator_service.privacy.prices import ONE_FEATURE, answers_add_up, exact, group_delta, is_groups
 
 EXACT_ANSWERS = (
     "The curator returns the exact outcome of each queried record, without privacy noise. The number of records is "
@@ -30,10 +30,6 @@ CHOOSING = (
     "them from public knowledge, and use this only to check your choice."
 )
 """What the owner reads beside every figure that is computed from private records before a release."""
-_SEVERAL = (
-    " So the hidden change of one feature is hidden. If m features change by theirs at once, at most e^(m {epsilon}) "
-    "times."
-)
 SIMULATION = (
     "A simulation: no person is behind it. Each answer stands for another person's, and all answers about a "
     "record are made from one stored value of a dataset that its owner declares public."
@@ -200,7 +196,7 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
                 f"{release.epsilon}-differential privacy of each {whose} features: for two datasets that {differ} "
                 f"by at most {_moves(release).rstrip(',')}, any event is at most "
                 f"e^{release.epsilon} times as probable under one as under the other, whatever an attacker knows."
-                + (_SEVERAL.format(epsilon=release.epsilon) if wire.hides_one_feature(release) else "")
+                + (f" {ONE_FEATURE}" if wire.hides_one_feature(release) else "")
             )
 
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from curator_service.privacy.calibration import Concrete
 
 UNITS = 10**12
+ONE_FEATURE = (
+    "Epsilon is for a change of one feature. If m features change by their hidden changes at once, releases and second "
+    "draws use m times as much."
+)
+"""Said with every epsilon of a release that hides one feature at a time."""
 RowsOfPerson = Callable[[int], Sequence[int]]
 """The rows of the person behind a row, itself included. The cap on a person counts answers about all of them."""
 

@@ -9,6 +9,7 @@ import pytest
 from blindopt import wire
 from blindopt.errors import BudgetExhausted, StateConflict
 from curator_service.budget.ledger import Cost
+from curator_service.privacy.prices import ONE_FEATURE
 from tests.curator_service.budget.file_of_records import FileOfRecords, N, spec_of
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="0.7", delta=1e-5)
@@ -66,6 +67,10 @@ def test_the_account_says_that_releases_of_records_count_for_small_changes_alone
     file.study(features=features)
     assert Decimal(file.account().epsilon) < 2 * math.hypot(4, 4)
     assert small in file.account().sentence
+    assert "one feature at a time" not in file.account().sentence
+    single = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", promise="one_feature")
+    file.study(features=features, release=single)
+    assert f"one feature at a time: here 1. {ONE_FEATURE}" in file.account().sentence
 
 
 def test_a_file_that_is_registered_again_is_the_same_account(file):

@@ -24,6 +24,7 @@ from curator_service.privacy.guarantees import (
     unit_of_privacy,
     whole,
 )
+from curator_service.privacy.prices import ONE_FEATURE
 from tests.builders import BY_HAND, COLUMN, EXACT, IDENTITY, a_study, group_release
 from tests.curator_service.releases.attacks.attack_data import planar
 
@@ -437,8 +438,14 @@ def test_the_promise_of_one_feature_at_a_time_is_named_with_what_several_changes
     assert "If two features differ so at once: at most 99.8 % sure." in belief(release, measured=Decimal(3))
     text = text_of(release)
     assert "moved by at most 0.4 in scaled units, added up over the features, any event is at most e^1 times" in text
-    assert "If m features change by theirs at once, at most e^(m 1) times." in text
+    assert ONE_FEATURE in text
     assert "move by at most 0.4 in scaled units, added up over the features, and" in neighbours(study(release))
+    assert ONE_FEATURE in accounting.price(study(release)).sentence
+    assert ONE_FEATURE in accounting.report(study(release), {1: 2}, 2, 1e-6).sentence
+    assert (
+        ONE_FEATURE
+        not in accounting.price(study(PLANAR)).sentence + accounting.report(study(PLANAR), {}, 0, 0).sentence
+    )
     assert "added up" not in text_of(PLANAR) + neighbours(study(PLANAR))
 
 

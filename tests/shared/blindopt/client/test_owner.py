@@ -45,6 +45,9 @@ def test_what_an_owner_writes_is_the_request_that_says_it_in_full():
     gaussian = wire.GaussianRelease(mechanism="gaussian", epsilon="2", delta=1e-5)
     assert body(privacy=gaussian).release == gaussian
     assert body(privacy={"epsilon": 1e-6}).release == wire.AutoRelease(epsilon="0.000001")
+    single = body(privacy={"epsilon": 1, "promise": "one_feature"}).release
+    assert single == wire.AutoRelease(epsilon="1", promise="one_feature")
+    assert '"promise"' not in body().model_dump_json()  # the bytes of a study of the default promise are as before
 
 
 def test_numbers_of_numpy_are_numbers():
