@@ -590,7 +590,7 @@ class Database:
         """The statements that let a role of PostgreSQL serve and no more. Raises StateConflict for SQLite."""
         if self.server is None:
             raise StateConflict("the database is SQLite, which has no roles: DATABASE_URL is not set")
-        return str(self.server.rights_of(role, self._tables[0], self._tables[1]))
+        return str(self.server.schema.rights(self.path.stem, role, *self._tables[:2]))
 
     def size_bytes(self) -> int:
         return self._backend.size_bytes()

@@ -174,10 +174,6 @@ class Postgres:
         finally:
             session.close()
 
-    def rights_of(self, role: str, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
-        """The statements that let a role serve and no more."""
-        return postgres_schema.rights(self._schema, role, metadata, append_only)
-
     @staticmethod
     def check_pages(db: Connection, metadata: tuple[MetaData, ...]) -> None:
         """Read every row of every table. Raises what the driver does."""

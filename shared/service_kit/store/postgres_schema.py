@@ -216,24 +216,24 @@ def rights(schema_name: str, role: str, metadata: tuple[MetaData, ...], append_o
         f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema_name} TO {role};",
         f"GRANT SELECT, UPDATE ON {schema_name}.state TO {role};",
     ]
-    for table, verb, column in _needed(metadata, append_only):
-        grants.append(f'GRANT {verb}{column and f" ({column})"} ON {schema_name}."{table}" TO {role};')
+    for name, verb, column in _needed(metadata, append_only):
+        grants.append(f'GRANT {verb}{column and f" ({column})"} ON {schema_name}."{name}" TO {role};')
     return "\n".join(grants) + "\n"
 
 
 def _needed(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> list[tuple[str, str, str]]:
     """What a role that serves must be allowed: a table, a verb, and a column or '' for all."""
     needed = []
-    for table in sorted((table for tables in metadata for table in tables.sorted_tables), key=lambda each: each.name):
-        verbs = ("SELECT", "INSERT") if table.name in append_only else ("SELECT", "INSERT", "UPDATE", "DELETE")
-        needed += [(table.name, verb, "") for verb in verbs]
-        needed += [(table.name, "UPDATE", column.name) for column in table.columns if column.info == ERASABLE]
+    for name, relation in sorted((name, relation) for tables in metadata for name, relation in tables.tables.items()):
+        verbs = ("SELECT", "INSERT") if name in append_only else ("SELECT", "INSERT", "UPDATE", "DELETE")
+        needed += [(name, verb, "") for verb in verbs]
+        needed += [(name, "UPDATE", column.name) for column in relation.columns if column.info == ERASABLE]
     return needed
 
 
 def _check_rights(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> None:
     """Raise StateConflict for a role that may do less than ``rights`` grants, as one of an earlier version's script."""
-    needed = ", ".join(f"('{table}', '{verb}', '{column}')" for table, verb, column in _needed(metadata, append_only))
+    needed = ", ".join(map(str, _needed(metadata, append_only)))  # Python writes such rows as SQL does
     missing = (
         f"SELECT name || ': ' || verb FROM (VALUES {needed}) needed (name, verb, of) WHERE NOT CASE of"
         " WHEN '' THEN has_table_privilege(quote_ident(name), verb)"
