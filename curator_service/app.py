@@ -14,18 +14,7 @@ from curator_service.curator import Curator
 from curator_service.erasure.erasure import sweeps
 from curator_service.integrity import log_checks
 from curator_service.links import Links, routes_of_grants
-from curator_service.routes import (
-    accounts,
-    datasets,
-    forecasts,
-    inbox,
-    messages,
-    meta,
-    overviews,
-    queries,
-    studies,
-    tunings,
-)
+from curator_service.routes import accounts, datasets, inbox, jobs, messages, overviews, queries, studies
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from service_kit import app as serving
@@ -91,14 +80,14 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             inbox.router,
             accounts.router,
             overviews.router,
-            meta.router,
+            overviews.meta_router,
             datasets.router,
             datasets.uploads_router,
             studies.router,
-            forecasts.router,
-            tunings.router,
+            jobs.forecasts,
+            jobs.tunings,
             messages.router,
-            meta.links_router,
+            overviews.links_router,
         ],
         limit_of=limit_of,
         period_of=lambda method, path, principal: queries.period_of(curator, method, path, principal),

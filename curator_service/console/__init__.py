@@ -11,7 +11,6 @@ from curator_service.console import (
     groups,
     home,
     inbox,
-    inbox_files,
     log,
     messages,
     private_bounds,
@@ -35,7 +34,6 @@ def build() -> Console:
         forecasts,
         grants,
         messages,
-        inbox_files,  # before inbox: /inbox/import is no measurement
         inbox,
         tunings,
         accounts,

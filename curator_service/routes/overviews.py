@@ -1,10 +1,12 @@
-"""Overviews for the owner: checks of drafts, accounts of studies, and jobs."""
+"""Overviews: checks of drafts, accounts of studies, jobs; version and limits of this curator, and its links."""
 
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import APIRouter, Query, Request
 
 from blindopt import wire
+from blindopt.version import VERSION
+from curator_service.releases.mechanisms.registry import MECHANISMS
 from curator_service.routes import CuratorDep, StudyId
 from service_kit.web.dependencies import allowed, api_router
 from service_kit.web.listings import PagingDep
@@ -82,3 +84,29 @@ def get_ledger_curve(
 def list_jobs(curator: CuratorDep) -> wire.JobList:
     """List previews, releases, forecasts and tunings that run or wait, of all studies."""
     return curator.under_way()
+
+
+meta_router = APIRouter(tags=["health"])
+
+
+@meta_router.get("/v1/meta", operation_id="meta")
+def meta(curator: CuratorDep) -> wire.CuratorMeta:
+    """Get version, release mechanisms with their status, and limits."""
+    return wire.CuratorMeta(
+        service="blindopt-curator",
+        version=VERSION,
+        log_key=curator.context.signer.verifier.vkey,
+        mechanisms=[
+            wire.MechanismView(name=m.name, version=m.version, status=m.status, claim=m.claim) for m in MECHANISMS
+        ],
+        limits=curator.limits,
+    )
+
+
+links_router = api_router("links", "owner")
+
+
+@links_router.get("/v1/links", response_model=wire.LinkStatusList)
+def list_links(request: Request) -> wire.LinkStatusList:
+    """List links over which this curator takes requests, and what keeps one from being connected."""
+    return wire.LinkStatusList(links=request.app.state.links.status())
