@@ -42,13 +42,3 @@ def near_cap(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, 
 def release_ended(db: Connection, outbox: Outbox, study_id: str, state: Literal["open", "draft"]) -> None:
     """A release was published (open), or was abandoned (draft)."""
     outbox.add(db, "release_ended", wire.NoticeSubject(study_id=study_id, state=state))
-
-
-def forecast_ended(db: Connection, outbox: Outbox, row: Any) -> None:
-    """A forecast has completed or failed; ``row``: of its table."""
-    outbox.add(db, "forecast_ended", wire.NoticeSubject(study_id=row.study_id, forecast_id=row.id))
-
-
-def tuning_ended(db: Connection, outbox: Outbox, row: Any) -> None:
-    """A tuning has completed or failed; ``row``: of its table."""
-    outbox.add(db, "tuning_ended", wire.NoticeSubject(tuning_id=row.id))

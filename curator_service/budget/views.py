@@ -243,6 +243,7 @@ def outlook(
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
     person = None if k == 1 else of_declared_person(after, k, cost, bounded=shown[1] is not None)
     cap_epsilon, cap_delta = before.account.cap_texts
+    more = "" if shown[1] is None or not Prices.of(spec).answer else ", and more with its answers"
     return wire.DatasetOutlook(
         studies=len(before.of_account),
         tunings=others["tuning"],
@@ -256,7 +257,7 @@ def outlook(
         person=person,
         sentence=f"A record of this dataset has used {amount_in_words(shown[0], used_delta)} over "
         f"{_counted(before, others)}; with this one {amount_in_words(shown[1], then_delta)}"
-        f"{_answers_in_words(spec, shown[1])}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
+        f"{more}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
         + "".join([_limits(before, problem), *(f" {overlap.sentence}" for overlap in overlaps_of(db, uses, dataset))]),
     )
 
@@ -271,10 +272,6 @@ def of_declared_person(use: FileUse, k: int, more: Cost = Cost(), *, bounded: bo
     delta = prices.group_delta(Decimal(text(more.epsilon)), more.delta, k)
     epsilon_text, delta_text = (used + Cost(k * more.epsilon, delta)).texts
     return wire.DeclaredPerson(rows=k, epsilon=epsilon_text, delta=delta_text)
-
-
-def _answers_in_words(spec: wire.StudyCreate, then: str | None) -> str:
-    return "" if then is None or not Prices.of(spec).answer else ", and more with its answers"
 
 
 def overlaps_of(db: Connection, uses: FileUses | None, dataset: Any) -> list[wire.Overlap]:

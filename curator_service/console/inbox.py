@@ -287,7 +287,9 @@ async def answer(page: Page, form: Form) -> Response:
         entered = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
     except ApiProblem as problem:
         if problem.status == 409:
-            return await _measurement(page, _meanwhile(form, problem), 409)
+            failed = form.failed(problem)  # as it was typed, beside the newer answer
+            failed.errors[""] = "Another user answered this measurement: check the newer value first"
+            return await _measurement(page, failed, 409)
         return await _refused(page, _beside(form, problem, _shown(item, value)), item, problem.status)
     done = "Corrected to" if verb == "correct" else "Saved"
     message = f"{done} {_shown(item, value)} for {whose(item)}.{_charged(entered)}"
@@ -359,13 +361,6 @@ async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) ->
     if form.get("back") == "one":
         return await _measurement(page, form, status)
     return await _next(page, form, item, status)
-
-
-def _meanwhile(form: Form, problem: ApiProblem) -> Form:
-    """The form as it was typed, to be shown beside the newer answer."""
-    failed = form.failed(problem)
-    failed.errors[""] = "Another user answered this measurement: check the newer value first"
-    return failed
 
 
 def _onward(page: Page, form: Form, item: dict[str, Any], message: str, undo: str = "") -> Response:

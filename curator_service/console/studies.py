@@ -16,7 +16,7 @@ from service_kit.console.housekeeping import add_housekeeping, chosen
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
 _WAIT_SECONDS = 2.0
-_under_way: set["asyncio.Task[str | None]"] = set()
+_under_way: set["asyncio.Task[dict[str, Any] | str]"] = set()
 """Tasks of releases, one for each form: the event loop itself keeps no reference to a task."""
 _CHECKS_MAX = 100
 _FORECAST_SECONDS = 30
@@ -226,66 +226,58 @@ async def release(page: Page, form: Form) -> Response:
     form.labels.update({"sure": "The promise", "sure_high": "The high risk", "sure_chance": "Like chance"})
     if not form.ok:
         return await _shown(page, form.again(), 422)
-    task = asyncio.create_task(_release(page, form))
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
-    done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
-    where = f"/studies/{study_id}"
-    if not done:
-        task.add_done_callback(lambda ended: _keep(study_id, ended))
-        return page.go(where, "The release is being drawn: this page shows how far it is.", mood="note")
-    if (failure := task.result()) is not None:
-        return page.go(where, failure, mood="bad")
-    return page.go(where, "Released: the study is open. Now give a modeler a grant.")
-
-
-async def _release(page: Page, form: Form) -> str | None:
-    """Why nothing was released; None if the release succeeded."""
-    read = form.get("spec_sha256")  # only the draft that was shown is released
+    where, read = f"/studies/{study_id}", form.get("spec_sha256")  # only the draft that was shown is released
     confirmed = {"confirm_high_risk": form.has("sure_high"), "confirm_chance": form.has("sure_chance")}
     confirmed["confirm_consent"] = form.has("sure_consent")
-    body = {"spec_sha256": read, **confirmed} if read else None
-    try:
-        await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)
-    except ApiProblem as problem:
-        return f"Nothing was released. {problem.in_words}"
-    except (BlindoptError, OSError):
-        return "Nothing was released: the service's own log says why."
-    return None
-
-
-def _keep(study_id: str, ended: "asyncio.Task[str | None]") -> None:
-    if not ended.cancelled() and (failure := ended.result()) is not None:
-        _failures[study_id] = failure
+    outcome = await _begun(
+        page, form, "release", "Nothing was released", {"spec_sha256": read, **confirmed} if read else None
+    )
+    if outcome is None:
+        return page.go(where, "The release is being drawn: this page shows how far it is.", mood="note")
+    if isinstance(outcome, str):
+        return page.go(where, outcome, mood="bad")
+    return page.go(where, "Released: the study is open. Now give a modeler a grant.")
 
 
 @pages.post("/studies/{study_id}:sandbox", roles=("owner",))
 async def sandbox(page: Page, form: Form) -> Response:
     """Make a sandbox of a study. If that takes longer than a moment, it continues, and appears in the list."""
+    outcome = await _begun(page, form, "sandbox", "No sandbox was made")
+    if outcome is None:
+        return page.go("/studies", "The sandbox is being made: it will be the last of this list.", mood="note")
+    if isinstance(outcome, str):
+        return page.go(f"/studies/{page.path['study_id']}", outcome, mood="bad")
+    return page.go(f"/studies/{outcome['id']}", "This is the sandbox. Give a vendor a grant for this study.")
+
+
+async def _begun(
+    page: Page, form: Form, verb: str, failed: str, body: dict[str, Any] | None = None
+) -> dict[str, Any] | str | None:
+    """The study that an act makes, or why it ``failed``; None if it takes longer than a moment, and continues."""
     study_id = page.path["study_id"]
-    made: list[str] = []
-    task = asyncio.create_task(_sandbox(page, form, made))
+    task = asyncio.create_task(_posted(page, f"/v1/studies/{study_id}:{verb}", body, form.key, failed))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
     done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
-    if not done:
-        task.add_done_callback(lambda ended: _keep(study_id, ended))
-        return page.go("/studies", "The sandbox is being made: it will be the last of this list.", mood="note")
-    if (failure := task.result()) is not None:
-        return page.go(f"/studies/{study_id}", failure, mood="bad")
-    return page.go(f"/studies/{made[0]}", "This is the sandbox. Give a vendor a grant for this study.")
-
-
-async def _sandbox(page: Page, form: Form, made: list[str]) -> str | None:
-    """Why no sandbox was made; None if it was, with its id in ``made``."""
-    try:
-        reply = await page.api.post(f"/v1/studies/{page.path['study_id']}:sandbox", key=form.key)
-    except ApiProblem as problem:
-        return f"No sandbox was made. {problem.in_words}"
-    except (BlindoptError, OSError):
-        return "No sandbox was made: the service's own log says why."
-    made.append(reply["id"])
+    if done:
+        return task.result()
+    task.add_done_callback(lambda ended: _keep(study_id, ended))
     return None
+
+
+async def _posted(page: Page, path: str, body: dict[str, Any] | None, key: str, failed: str) -> dict[str, Any] | str:
+    try:
+        made: dict[str, Any] = await page.api.post(path, body, key=key)
+    except ApiProblem as problem:
+        return f"{failed}. {problem.in_words}"
+    except (BlindoptError, OSError):
+        return f"{failed}: the service's own log says why."
+    return made
+
+
+def _keep(study_id: str, ended: "asyncio.Task[dict[str, Any] | str]") -> None:
+    if not ended.cancelled() and isinstance(failure := ended.result(), str):
+        _failures[study_id] = failure
 
 
 @pages.post("/studies/{study_id}:close", roles=("owner",))

@@ -163,12 +163,7 @@ def is_clear(view: wire.PendingUpload, person: str) -> bool:
 def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     """The form with how the file is read so far, and what was chosen with the file."""
     reading = view.reading or wire.ReadingChoice()
-    choices = {
-        each if isinstance(each, str) else each.column: wire.ColumnChoice(column=each)
-        if isinstance(each, str)
-        else each
-        for each in reading.columns or []
-    }
+    choices = {choice.column: choice for choice in _choices(view)}
     name = query.get("name") or view.filename.rpartition("/")[2].partition(".")[0]
     values: dict[str, object] = {"name": name, "public": query.get("public", "no"), "since": "1970-01-01"}
     values |= {"separator": view.separator and SEPARATORS[view.separator], "encoding": view.encoding}
@@ -195,6 +190,12 @@ def proposed(view: wire.PendingUpload, query: Mapping[str, str]) -> Form:
     return Form.blank(**values)
 
 
+def _choices(view: wire.PendingUpload) -> list[wire.ColumnChoice]:
+    """How the columns of a file are read so far; a bare name is a column of numbers."""
+    columns = (view.reading and view.reading.columns) or []
+    return [wire.ColumnChoice(column=column) if isinstance(column, str) else column for column in columns]
+
+
 def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
     """How the file is to be read, as a body of the API; faults are added to ``form.errors``."""
     person, rows = form.get("person"), form.get("rows_per_person")
@@ -217,18 +218,13 @@ def choice_of(form: Form, view: wire.PendingUpload) -> dict[str, Any]:
     markers = view.reading.missing_values if view.reading is not None else []
     signs: dict[str, Any] = {"separator": view.separator, "decimal": form.get("sign") or None}
     signs["encoding"] = view.encoding
-    before = (view.reading and view.reading.columns) or []
-    said_by = {each if isinstance(each, str) else each.column for each in before if _is_number(each)}
+    said_by = {before.column for before in _choices(view) if before.kind == "number"}
     numbers = {each["column"] for each in columns if each.get("kind", "number") == "number"}
     if not view.unsure and signs["decimal"] is None and said_by <= numbers:
         signs["decimal"] = view.decimal
     ids = form.get("person_ids") or None
     of_persons = {"person": person, "rows_per_person": per_person, "person_ids": ids} if person else {}
     return signs | {"missing_values": markers, "columns": columns} | of_persons
-
-
-def _is_number(choice: str | wire.ColumnChoice) -> bool:
-    return isinstance(choice, str) or choice.kind == "number"
 
 
 def _choice(form: Form, i: int, column: wire.SurveyedColumn) -> dict[str, Any] | None:

@@ -26,6 +26,8 @@ _BLANK_MAX = 10_000
 """So many blank lines at the end of a file are no rows."""
 _OF_NUMBERS = b"0123456789+-.eE,;\t| \n"
 _COMMA_IN_QUOTES = re.compile(r'"[^",\n]*[0-9],[0-9]')
+_CUT_BY = {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs", "|": ", cut at bars"}
+"""What separates the cells, where it is no comma: somebody may not have meant it to."""
 _MAY_BE_TINY = re.compile(r"[eE]|[0-9.]{300}")
 
 
@@ -160,18 +162,13 @@ class CsvSource:
                     self.skipped += 1
                 else:
                     message = f"{len(each)} cells where the header has {width}"
-                    findings.add(message + self._cut_by, row=numbers[i], line=lines[i])
+                    findings.add(message + _CUT_BY[self.separator], row=numbers[i], line=lines[i])
             cells, lines = [cells[i] for i in fitting], [lines[i] for i in fitting]
             numbers = [numbers[i] for i in fitting]
         if not cells:
             return None
         columns = list(zip(*cells, strict=True))
         return RawBlock(numbers, lines, [list(columns[self.names.index(name)]) for name in requested])
-
-    @property
-    def _cut_by(self) -> str:
-        """What separates the cells, where it is no comma: somebody may not have meant it to."""
-        return {",": "", ";": ", cut at semicolons", "\t": ", cut at tabs", "|": ", cut at bars"}[self.separator]
 
     def decimal_signs(self, requested: Sequence[str], markers: frozenset[str], *, is_survey: bool) -> DecimalSigns:
         """What the cells of these columns say about the decimal sign, but for ``markers`` of gaps.

@@ -111,9 +111,6 @@ class _Column:
             if len(set(filled)) < len(filled) or max(map(len, filled), default=0) > LABEL_CHARACTERS_MAX:
                 self.hashes = None
 
-    def _is_distinct(self) -> bool:
-        return self.hashes is not None and len(np.unique(self.hashes)) == len(self.hashes) > 1
-
     def add_texts(self, cells: list[str], decimal: DecimalSign, block: RawBlock) -> None:
         self._show(cells)
         self._compare(cells)
@@ -176,7 +173,7 @@ class _Column:
         is_text = (
             holds == "text" and usable and not self._is_mostly_numbers(rows)
         )  # numbers are never proposed as a public list
-        longest = max(map(len, texts or ()), default=0)
+        longest, hashes = max(map(len, texts or ()), default=0), self.hashes
         is_short = texts is not None and len(texts) <= CATEGORIES_MAX and longest <= _CATEGORY_MAX
         is_short = is_short and not any(map(_LINE_END_OR_CONTROL.search, texts or ()))
         is_coded = holds == "number" and usable and 1 < len(texts or ()) <= _NUMBERS_MAX
@@ -193,7 +190,7 @@ class _Column:
             date_formats=self.date_formats if holds == "date" else [],
             constant=self.missing == 0 and (self.low == self.high if not self.wrong else len(texts or ()) == 1),
             unnamed=unnamed,
-            distinct=is_text and self._is_distinct(),
+            distinct=is_text and hashes is not None and len(np.unique(hashes)) == len(hashes) > 1,
         )
 
 

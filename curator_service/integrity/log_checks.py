@@ -279,10 +279,7 @@ class _WithheldLogSummary:
         stored: defaultdict[str, list[str | None]] = defaultdict(list)
         for row in store.every(db, withheld.withheld):
             stored[row.account].append(salted_digest(row.unit, row.salt))
-        for account in sorted(stored.keys() | self._units.keys()):
-            if stored[account] != self._units[account]:
-                fault = "the withheld records are not those of the log: one was changed, added or removed"
-                yield LogBroken(fault, about=account)
+        yield from _check_lists("withheld records", stored, self._units)
 
 
 class _MessageLogSummary:
@@ -330,11 +327,7 @@ class _MessageLogSummary:
         }
         logged = {"messages": self._messages, "decisions": self._decisions, "raises of caps": self._raises}
         for name, rows in stored.items():
-            by_study, logged_by_study = self._by_study(name, rows), self._by_study(name, logged[name])
-            for study in sorted(by_study.keys() | logged_by_study.keys()):
-                if by_study[study] != logged_by_study[study]:
-                    fault = f"the {name} are not those of the log: one was changed, added or removed"
-                    yield LogBroken(fault, about=study)
+            yield from _check_lists(name, self._by_study(name, rows), self._by_study(name, logged[name]))
 
     def _by_study(self, name: str, rows: list[tuple[Any, ...]]) -> defaultdict[str, list[tuple[Any, ...]]]:
         """What is left to compare: without the digest, which comes last, where the text is erased."""
@@ -343,6 +336,13 @@ class _MessageLogSummary:
             is_erased = name != "raises of caps" and study in self._erased.studies
             by_study[study].append(tuple(content[:-1] if is_erased else content))
         return by_study
+
+
+def _check_lists(what: str, stored: Mapping[str, list[Any]], logged: Mapping[str, list[Any]]) -> Iterator[LogBroken]:
+    """Yield each study or account of which the log has another list of ``what`` than its table."""
+    for name in sorted(stored.keys() | logged.keys()):
+        if stored.get(name, []) != logged.get(name, []):
+            yield LogBroken(f"the {what} are not those of the log: one was changed, added or removed", about=name)
 
 
 def _digest(text: str | None) -> str | None:

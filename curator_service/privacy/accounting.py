@@ -233,13 +233,7 @@ class Costs:
         ``again``: how often that answer was released, corrections included.
         """
         if alone and answers:
-            alternatives = [self.loss(0, delta), self.loss_of(0, min(again, answers), delta)]
-            pure = [None if loss.epsilon is None else units(loss.epsilon) for loss in alternatives]
-            tight = [loss.tight_epsilon for loss in alternatives]
-            return wire.Loss(
-                epsilon=None if None in pure else text(max(loss for loss in pure if loss is not None)),
-                tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
-            )
+            return _larger(self.loss(0, delta), self.loss_of(0, min(again, answers), delta))
         return self.loss_of(1, answers, delta, refined)
 
     def loss_of(self, releases: int, answers: int, delta: float, refined: int = 0) -> wire.Loss:
@@ -259,14 +253,9 @@ class Costs:
         stays, moves = self.centres + answers * self.answer, self.release + ((answers + others) * self.answer + 1) // 2
         centres = Pair("pure", float(Decimal(text(self.centres)))) if self.centres else None
         half = Pair(self.answer_pair.kind, self.answer_pair.size / 2)
-        tight = [
-            replace(self, release_pair=centres)._tight(1, answers, stays, delta),
-            replace(self, answer_pair=half)._tight(1, answers + others, moves, delta),
-        ]
-        return wire.Loss(
-            epsilon=text(max(stays, moves)),
-            tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
-        )
+        staying = replace(self, release_pair=centres)._tight(1, answers, stays, delta)
+        moving = replace(self, answer_pair=half)._tight(1, answers + others, moves, delta)
+        return _larger(*(wire.Loss(epsilon=text(e), tight_epsilon=t) for e, t in ((stays, staying), (moves, moving))))
 
     def _tight(self, releases: int, answers: int, pure: int, delta: float, refined: int = 0) -> float | None:
         releases = releases if self.release_pair is not None else 0  # a release of public records has no noise
@@ -286,6 +275,15 @@ class Costs:
         remaining *= 1 - lattice
         bound = tight_epsilon(pairs, remaining) + lattice if remaining > 0 else math.inf
         return None if math.isinf(least := min(sum_, bound)) else least
+
+
+def _larger(first: wire.Loss, second: wire.Loss) -> wire.Loss:
+    """The larger of two losses, of each figure; None: no bound."""
+    pure, tight = (first.epsilon, second.epsilon), (first.tight_epsilon, second.tight_epsilon)
+    return wire.Loss(
+        epsilon=None if None in pure else text(max(units(loss) for loss in pure if loss is not None)),
+        tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
+    )
 
 
 def _release_pair(release: Concrete, d: int, k: int) -> Pair | None:

@@ -254,8 +254,7 @@ def _answers(spec: wire.StudyCreate, release: Concrete | None) -> str:
         text += " A corrected answer is released again, and its epsilon adds to that of the answer before it."
     if not answers_add_up(spec):
         return f"{text} Each answer is counted as another person's."
-    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
-    cap = min(caps, key=wire.amount, default=None)  # what bounds the study bounds each record
+    cap = lowest_cap(spec)
     whose = "the records of one person" if spec.person_column else "one record"
     if release is not None:
         delta = getattr(release, "delta", None)
@@ -266,6 +265,12 @@ def _answers(spec: wire.StudyCreate, release: Concrete | None) -> str:
     return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
 
 
+def lowest_cap(spec: wire.StudyCreate) -> str | None:
+    """The lowest cap on the epsilon of a record: what bounds the study bounds each record."""
+    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
+    return min(caps, key=wire.amount, default=None)
+
+
 def _of_groups(spec: wire.StudyCreate, epsilon: str, release: Concrete | None) -> str:
     """The promise about answers of groups. ``release``: None if that of the numbers of records is withdrawn."""
     whose = "The records of one person use" if spec.person_column else "A record uses"
@@ -274,11 +279,10 @@ def _of_groups(spec: wire.StudyCreate, epsilon: str, release: Concrete | None) -
         f"for a change within the group, and half of that for a record that leaves or enters it. {whose} at most the "
         "epsilon of the group that was queried most, however many others were queried"
     )
-    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
-    if not caps:
+    if (cap := lowest_cap(spec)) is None:
         return f"{promise}: the study sets no cap on it."
     added = "" if release is None else ", with the release,"
-    return f"{promise}: at most {min(caps, key=wire.amount)}{added} for replacing everything about it."
+    return f"{promise}: at most {cap}{added} for replacing everything about it."
 
 
 # --- what is not promised -------------------------------------------------------------------------

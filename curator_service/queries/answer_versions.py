@@ -117,11 +117,6 @@ class ReleasedUnits:
         return {index for index, play in measured.keys() & self.release_counts().keys() - self.published().keys()}
 
 
-def measurements_of(items: Sequence[wire.RowPlays], unit: Unit, values: tuple[tuple[int, float], ...]) -> Measured:
-    """The measurements behind a unit, as a mechanism takes them."""
-    return Measured(items[unit[0]].row, [play for play, _ in values], [value for _, value in values])
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class _DrawnVersion:
     """A version that can be published; ``fresh``: the rows of its answers that are released anew, one for each.
@@ -234,7 +229,11 @@ class AnswerVersions:
         released = ReleasedUnits.of(db, query_id, spec, query.version + 1)
         units, fresh = released.published(), released.versions[-1].units
         answers = self._published(ReleasedUnits.of(db, query_id, spec, query.version), items)
-        samples = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
+        measured = [
+            Measured(items[unit[0]].row, [play for play, _ in units[unit]], [value for _, value in units[unit]])
+            for unit in fresh
+        ]
+        samples = release(measured, spec)
         answers |= dict(zip(fresh, samples, strict=True))
         # A unit without an answer is of a row that was declined when an earlier version was published.
         answered = [answers[unit] for unit in units if unit in answers]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
@@ -59,6 +60,7 @@ MEASUREMENT_BYTES = 1 << 10
 measure; and of a second draw in a reply."""
 ALL = "answers"
 """The key of the query of all groups, under the id of its study in place of a grant's."""
+T = TypeVar("T")
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
 
@@ -365,13 +367,8 @@ class Queries:
         Waits up to ``wait_s``, without holding a thread or a connection meanwhile. Raises NotFound for a query of
         another grant, StillRunning for one that a crash interrupted before its answer.
         """
-        deadline = time.monotonic() + wait_s
-        with self._waiting(principal), self._wakeups.listening(query_id) as event:
-            while True:
-                event.clear()
-                reply = await asyncio.to_thread(self._look, principal, study_id, query_id, version)
-                if reply.status == 200 or not await self._wakeups.wait(event, deadline - time.monotonic()):
-                    return reply
+        look = partial(self._look, principal, study_id, query_id, version)
+        return await self._waited(principal, query_id, wait_s, look, lambda reply: reply.status == 200)
 
     def _look(self, principal: Principal, study_id: str, query_id: str, version: int) -> StoredReply:
         with self._context.database.read() as db:
@@ -400,6 +397,18 @@ class Queries:
         )
         return StoredReply(202, reply.model_dump_json().encode())
 
+    async def _waited(
+        self, principal: Principal, wakeup: str, wait_s: float, look: Callable[[], T], is_there: Callable[[T], bool]
+    ) -> T:
+        """What ``look`` returns, in a thread, once it ``is_there`` or ``wait_s`` are over; again at each wakeup."""
+        deadline = time.monotonic() + wait_s
+        with self._waiting(principal), self._wakeups.listening(wakeup) as event:
+            while True:
+                event.clear()
+                reply = await asyncio.to_thread(look)
+                if is_there(reply) or not await self._wakeups.wait(event, deadline - time.monotonic()):
+                    return reply
+
     @contextmanager
     def _waiting(self, principal: Principal) -> Iterator[None]:
         """Count a waiting request. Raises RateLimited if the principal has too many."""
@@ -417,13 +426,9 @@ class Queries:
         self, principal: Principal, after: int, limit: int, *, wait_s: float = 0.0
     ) -> list[wire.Revision]:
         """The published versions of a grant's queries, in order. Waits up to ``wait_s`` for the first, as ``query``."""
-        deadline = time.monotonic() + wait_s
-        with self._waiting(principal), self._wakeups.listening(principal.id) as event:
-            while True:
-                event.clear()
-                revisions = await asyncio.to_thread(self._revisions, principal, after, limit)
-                if revisions or not await self._wakeups.wait(event, deadline - time.monotonic()):
-                    return revisions
+        return await self._waited(
+            principal, principal.id, wait_s, partial(self._revisions, principal, after, limit), bool
+        )
 
     def _revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
         with self._context.database.read() as db:

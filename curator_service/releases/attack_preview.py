@@ -195,13 +195,9 @@ def level(finding: Finding) -> RiskLevel:
 
 def judged(findings: Sequence[Finding]) -> list[Finding]:
     """The findings with their levels, the most harmful first."""
-
-    def of_high(finding: Finding) -> float:
-        return harm(finding) / THRESHOLDS[finding.attack][1]
-
     leveled = [finding.model_copy(update={"level": level(finding)}) for finding in findings]
     ranks = {"low": 0, "notable": 1, "high": 2}
-    return sorted(leveled, key=lambda finding: (ranks[level(finding)], of_high(finding)), reverse=True)
+    return sorted(leveled, key=lambda f: (ranks[level(f)], harm(f) / THRESHOLDS[f.attack][1]), reverse=True)
 
 
 def verdict(findings: Sequence[Finding], *, complete: bool = True) -> Verdict | None:

@@ -8,7 +8,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid, NotFound, StateConflict
-from curator_service import notices, store
+from curator_service import store
 from curator_service.datasets.records import kept_records
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
@@ -30,12 +30,12 @@ from service_kit.store.stored_replies import StoredReply
 _POINTS = wire.validator_of(list[wire.ForecastPoint])
 
 
-class Forecasts(Jobs[Reply]):
+class Forecasts(Jobs[Reply, wire.ForecastView]):
     """At most one forecast runs, others wait in their order. Its results are for the owner alone."""
 
     noun = "forecast"
     stopped = "the curator was stopped before this forecast was done: ask for it again"
-    _table = forecasts
+    _table, _ended = forecasts, "forecast_ended"
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings, runner: Runner) -> None:
         self._vault = vault
@@ -96,23 +96,16 @@ class Forecasts(Jobs[Reply]):
     def view(self, study_id: str, forecast_id: str) -> wire.ForecastView:
         """A forecast of a study. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(db, _find(db, study_id, forecast_id))
+            return self._view(db, self._find(db, forecast_id, study_id=study_id))
 
     def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
         with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
-            rows = store.page(db, forecasts, after=after, limit=limit, study_id=study_id)
-            return [(row.seq, self._view(db, row)) for row in rows]
+            return self._page(db, after, limit, study_id=study_id)
 
     def cancel(self, request: RequestContext, study_id: str, forecast_id: str) -> StoredReply:
         """Cancel a forecast. Raises StateConflict if it has ended."""
-
-        def effect(db: Connection) -> Effect:
-            _find(db, study_id, forecast_id)
-            view = self._view(db, self._cancelled(db, forecast_id))
-            return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": forecast_id}, 200)
-
-        return self._cancel(request, forecast_id, effect)
+        return self._cancel(request, forecast_id, study_id=study_id)
 
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> "_Inputs":
         """The study of a forecast, and its rows. Raises Invalid if the forecast cannot be made."""
@@ -168,8 +161,8 @@ class Forecasts(Jobs[Reply]):
         sampled: Matrix = values[sample][:, columns]
         return sampled
 
-    def _notify(self, db: Connection, row: Any) -> None:
-        notices.forecast_ended(db, self._context.outbox, row)
+    def _subject(self, row: Any) -> wire.NoticeSubject:
+        return wire.NoticeSubject(study_id=row.study_id, forecast_id=row.id)
 
     def _log_details(self, row: Any) -> dict[str, Any]:
         return {"study_id": row.study_id}
@@ -184,14 +177,6 @@ class _Inputs:
     dataset_id: str | None
     records: int
     """Records of the study's dataset."""
-
-
-def _find(db: Connection, study_id: str, forecast_id: str) -> Any:
-    """The forecast of a study. Raises NotFound."""
-    row = store.find(db, forecasts, forecast_id)
-    if row.study_id != study_id:
-        raise NotFound("there is no such forecast")
-    return row
 
 
 def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _Inputs:

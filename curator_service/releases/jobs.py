@@ -2,10 +2,10 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, TypeVar
 
-from blindopt.errors import BlindoptError, RecordChanged, StateConflict
+from blindopt import wire
+from blindopt.errors import BlindoptError, NotFound, RecordChanged, StateConflict
 from curator_service import store
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -18,9 +18,10 @@ from service_kit.store.stored_replies import StoredReply
 
 log = logging.getLogger("blindopt.jobs")
 AGAIN_SECONDS = 1.0
+ViewT = TypeVar("ViewT", wire.ForecastView, wire.TuningView)
 
 
-class Jobs(ABC, Generic[ReplyT]):
+class Jobs(ABC, Generic[ReplyT, ViewT]):
     """Jobs of one kind, each with a row.
 
     A job that a crash or a shutdown interrupted is ``failed`` from the next start on (``recover``). Logs hold ids and
@@ -31,6 +32,7 @@ class Jobs(ABC, Generic[ReplyT]):
     stopped: ClassVar[str]
     """The problem of a job that was interrupted, and what to do."""
     _table: ClassVar[store.Table]
+    _ended: ClassVar[wire.NoticeEvent]
 
     def __init__(self, context: ServiceContext, kind: Kind[ReplyT], jobs_waiting_max: int) -> None:
         self._context, self._kind, self._jobs_waiting_max = context, kind, jobs_waiting_max
@@ -77,8 +79,23 @@ class Jobs(ABC, Generic[ReplyT]):
         """Details for the audit log of a job that has ended, besides its id and state; ``row``: of its table."""
 
     @abstractmethod
-    def _notify(self, db: Connection, row: Any) -> None:
-        """Write a notice that a job has completed or failed; ``row``: of its table."""
+    def _subject(self, row: Any) -> wire.NoticeSubject:
+        """What the notice of a job that has completed or failed is about; ``row``: of its table."""
+
+    @abstractmethod
+    def _view(self, db: Connection, row: Any) -> ViewT:
+        """A job as its owner sees it; ``row``: of its table."""
+
+    def _page(self, db: Connection, after: int, limit: int, **equal: Any) -> list[tuple[int, ViewT]]:
+        rows = store.page(db, self._table, after=after, limit=limit, **equal)
+        return [(row.seq, self._view(db, row)) for row in rows]
+
+    def _find(self, db: Connection, job_id: str, **equal: str) -> Any:
+        """The row of a job with these values. Raises NotFound."""
+        row = store.find(db, self._table, job_id)
+        if any(getattr(row, name) != value for name, value in equal.items()):
+            raise NotFound(f"there is no such {self.noun}")
+        return row
 
     def _fields(self, row: Any) -> dict[str, Any]:
         """What the views of all kinds say of a job; ``row``: of its table."""
@@ -115,16 +132,18 @@ class Jobs(ABC, Generic[ReplyT]):
             except (BlindoptError, StoreFault):
                 self._kind.closing.wait(AGAIN_SECONDS)
 
-    def _cancelled(self, db: Connection, job_id: str) -> Any:
-        """Cancel a job that has not ended; its row after it. Raises StateConflict if it has ended otherwise."""
-        state = store.find(db, self._table, job_id).state
-        if state not in ("running", "cancelled"):
-            raise StateConflict(f"the {self.noun} has ended already")
-        if state == "running":
-            self._end(db, job_id, state="cancelled")
-        return store.find(db, self._table, job_id)
+    def _cancel(self, request: RequestContext, job_id: str, **equal: str) -> StoredReply:
+        """Cancel a job with these values in its row. Raises NotFound, and StateConflict if it has ended otherwise."""
 
-    def _cancel(self, request: RequestContext, job_id: str, effect: Callable[[Connection], Effect]) -> StoredReply:
+        def effect(db: Connection) -> Effect:
+            state = self._find(db, job_id, **equal).state
+            if state not in ("running", "cancelled"):
+                raise StateConflict(f"the {self.noun} has ended already")
+            if state == "running":
+                self._end(db, job_id, state="cancelled")
+            view, details = self._view(db, self._find(db, job_id)), {**equal, f"{self.noun}_id": job_id}
+            return Effect(view, f"{self.noun}.cancelled", details, 200)
+
         reply = self._context.idempotency.once(request, effect)
         self._kind.cancel(job_id)
         return reply
@@ -134,7 +153,7 @@ class Jobs(ABC, Generic[ReplyT]):
             row = store.find(db, self._table, job_id)
             details = {**self._log_details(row), f"{self.noun}_id": job_id, "state": ending["state"]}
             audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._context.clock(), details=details)
-            self._notify(db, row)
+            self._context.outbox.add(db, self._ended, self._subject(row))
 
     def _end(self, db: Connection, job_id: str, **ending: Any) -> bool:
         task = self._kind.find(job_id)

@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 
 from blindopt import wire
@@ -154,11 +153,10 @@ def _of_own(spec: wire.StudyCreate, job: Job) -> tuple[str, Job] | None:
 
 def _joined(usual: wire.PublicForecast, own: wire.PublicForecast) -> list[wire.ForecastPoint]:
     """The points of both, each baseline once, in the order of their levels."""
-    return sorted([*usual.points, *(point for point in own.points if point.epsilon)], key=_level)
-
-
-def _level(point: wire.ForecastPoint) -> Decimal:
-    return wire.amount(point.epsilon) if point.epsilon else Decimal(0)
+    return sorted(
+        [*usual.points, *(point for point in own.points if point.epsilon)],
+        key=lambda point: wire.amount(point.epsilon or "0"),
+    )
 
 
 def _without_private(spec: wire.StudyCreate, *, of_answers: bool) -> wire.StudyCreate:

@@ -10,7 +10,7 @@ from curator_service import store
 from curator_service.budget.views import DatasetAccounts, in_short
 from curator_service.datasets.records import reading_of, withheld_records
 from curator_service.privacy import accounting, cautions
-from curator_service.privacy.guarantees import neighbours, surest, unit_of_privacy
+from curator_service.privacy.guarantees import lowest_cap, neighbours, surest, unit_of_privacy
 from curator_service.privacy.prices import is_groups
 from curator_service.releases.attack_preview import Preview, Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment
@@ -168,8 +168,7 @@ def _of_study(
         return f"Not protected: the vendor received the features without a guarantee.{risk}"
     if isinstance(spec.answers, wire.NoAnswerNoise):
         return f"Partly protected: the features have a guarantee, and the vendor receives exact outcomes.{risk}"
-    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
-    limit = f", and may use at most {min(caps, key=wire.amount)}" if caps else ", without a cap"
+    limit = ", without a cap" if (cap := lowest_cap(spec)) is None else f", and may use at most {cap}"
     unit = "person" if spec.person_column else "record"
     return f"Protected: the {unit} that has used most has used epsilon {worst}{limit}.{risk}"
 

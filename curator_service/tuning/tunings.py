@@ -20,7 +20,7 @@ from blindopt.errors import (
     TuningFailed,
     TuningImpossible,
 )
-from curator_service import notices, store
+from curator_service import store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.file_use import FileUse
 from curator_service.budget.ledger import NO_CHARGES, Cost
@@ -48,7 +48,7 @@ WITHHELD = "a record was withheld meanwhile, so the result was dropped; its char
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
 
 
-class Tunings(Jobs[Reply]):
+class Tunings(Jobs[Reply, wire.TuningView]):
     """At most one tuning runs, others wait in their order. Only what its method releases leaves its process.
 
     A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, and its charge stays
@@ -58,7 +58,7 @@ class Tunings(Jobs[Reply]):
 
     noun = "tuning"
     stopped = "the curator was stopped before this tuning was done: ask for it again; its charge stays"
-    _table = tunings
+    _table, _ended = tunings, "tuning_ended"
 
     def __init__(
         self, context: ServiceContext, vault: Vault, settings: Settings, budgets: Budgets, runner: Runner
@@ -166,27 +166,22 @@ class Tunings(Jobs[Reply]):
             "cap_delta": None if tuning.caps.delta is None else repr(tuning.caps.delta),
             "spec_sha256": salted_digest(spec, salt),
         }
-        return Effect(self._view(store.find(db, tunings, tuning_id)), "tuning.started", details, 202)
+        return Effect(self._view(db, self._find(db, tuning_id)), "tuning.started", details, 202)
 
     def view(self, tuning_id: str) -> wire.TuningView:
         """A tuning. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(store.find(db, tunings, tuning_id))
+            return self._view(db, self._find(db, tuning_id))
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
         with self._context.database.read() as db:
-            return [(row.seq, self._view(row)) for row in store.page(db, tunings, after=after, limit=limit)]
+            return self._page(db, after, limit)
 
     def cancel(self, request: RequestContext, tuning_id: str) -> StoredReply:
         """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
+        return self._cancel(request, tuning_id)
 
-        def effect(db: Connection) -> Effect:
-            view = self._view(self._cancelled(db, tuning_id))
-            return Effect(view, "tuning.cancelled", {"tuning_id": tuning_id}, 200)
-
-        return self._cancel(request, tuning_id, effect)
-
-    def _view(self, row: Any) -> wire.TuningView:
+    def _view(self, db: Connection, row: Any) -> wire.TuningView:
         ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
         return wire.TuningView(
             **self._fields(row),
@@ -312,8 +307,8 @@ class Tunings(Jobs[Reply]):
                 ending = {"state": "failed", "problem": WITHHELD}
         super()._settle(db, job_id, **ending)
 
-    def _notify(self, db: Connection, row: Any) -> None:
-        notices.tuning_ended(db, self._context.outbox, row)
+    def _subject(self, row: Any) -> wire.NoticeSubject:
+        return wire.NoticeSubject(tuning_id=row.id)
 
     def _log_details(self, row: Any) -> dict[str, Any]:
         return {"outcome_sha256": salted_digest(row.outcome, row.salt)}

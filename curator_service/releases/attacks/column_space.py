@@ -61,15 +61,20 @@ def attack(
         f"Shown a release and the two datasets it may come from, one record moved by {public.name}, an attacker names "
         f"the right one {right:,} times of {runs:,}: {_meaning(bound, runs, public, x.shape[1], alpha)}."
     )
+    return finding(bound, right / runs, f"epsilon at delta = {public.delta:g}", sentence, alpha)
+
+
+def finding(bound: float, success: float, unit: str, sentence: str, alpha: float = ALPHA) -> Finding:
+    """The finding of an attacker who tells two neighbours apart, and so proves a ``bound`` on epsilon."""
     return Finding(
         attack="column_space",
         figure=bound,
         low=bound,
         high=None,
         confidence=1 - alpha,
-        success=right / runs,
+        success=success,
         blind=0.5,
-        unit=f"epsilon at delta = {public.delta:g}: no smaller one allows what the attacker did",
+        unit=f"{unit}: no smaller one allows what the attacker did",
         sentence=sentence,
     )
 

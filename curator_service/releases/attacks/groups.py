@@ -14,9 +14,9 @@ from blindopt.arrays import Vector
 from blindopt.wire import Finding, StudyCreate
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.privacy.prices import Prices
-from curator_service.releases.attacks import membership
+from curator_service.releases.attacks import column_space, membership
 from curator_service.releases.attacks.averaging import answers_about_a_row
-from curator_service.releases.attacks.scene import ALPHA, epsilon_bound
+from curator_service.releases.attacks.scene import epsilon_bound
 from curator_service.releases.mechanisms.groups import Groups
 
 ATTACKS = ("column_space", "membership", "averaging")
@@ -82,18 +82,11 @@ def _moved(scene: _Scene) -> Finding:
     hits, alarms = int(np.sum(first > 0)), int(np.sum(second > 0))
     bound = epsilon_bound(hits, len(first), alarms, len(second), 0.0)
     right = hits + len(second) - alarms
-    return Finding(
-        attack="column_space",
-        figure=bound,
-        low=bound,
-        high=None,
-        confidence=1 - ALPHA,
-        success=right / TRIALS,
-        blind=0.5,
-        unit="epsilon: no smaller one allows what the attacker did",
-        sentence=f"Shown two groups, one of which has a record with the largest outcome, an attacker {scene.in_words} "
-        f"names the right one {right:,} times of {TRIALS:,}.",
+    sentence = (
+        f"Shown two groups, one of which has a record with the largest outcome, an attacker {scene.in_words} "
+        f"names the right one {right:,} times of {TRIALS:,}."
     )
+    return column_space.finding(bound, right / TRIALS, "epsilon", sentence)
 
 
 def _member(scene: _Scene, outcomes: Vector) -> Finding:

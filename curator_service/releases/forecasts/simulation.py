@@ -72,12 +72,8 @@ def simulate(
         simulation = _Simulation(worlds, forecast, rows, seed)
     mechanisms = [cell.on(rows) for cell in cells]  # before the long work, so that an impossible one is refused at once
     points: list[ForecastPoint] = []
-
-    def progress_of_cell(share: float) -> None:
-        on_progress((len(points) + share) / len(cells))
-
     for cell, mechanism in zip(cells, mechanisms, strict=True):
-        points.append(simulation.point(cell, mechanism, progress_of_cell))
+        points.append(simulation.point(cell, mechanism, lambda share: on_progress((len(points) + share) / len(cells))))
     beside = [simulation.chance()]
     if total is not None:
         beside.append(simulation.at_once(groups_at_once(study, total, records or rows.n, rows.n), records or rows.n))

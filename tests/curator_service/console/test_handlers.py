@@ -86,6 +86,7 @@ def test_two_tabs_that_release_each_show_their_own_result():
             await asyncio.sleep(took_s if key == "second" else took_s + 0.05)
             if key == "second":
                 raise ApiProblem(problem, {})
+            return {"id": STUDY}
 
     took_s = 0.05
 
