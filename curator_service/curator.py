@@ -7,7 +7,7 @@ from blindopt.errors import BlindoptError
 from curator_service import store
 from curator_service.budget.budgets import Budgets
 from curator_service.budget.people import People
-from curator_service.budget.views import BudgetShares, DatasetAccounts
+from curator_service.budget.views import DatasetAccounts
 from curator_service.datasets.datasets import Datasets
 from curator_service.datasets.private_bounds import BoundsSearch
 from curator_service.datasets.readings import Readings
@@ -36,7 +36,6 @@ from curator_service.studies.grants import Grants
 from curator_service.studies.messages import Messages
 from curator_service.studies.release_cache import ReleasedStudies
 from curator_service.studies.studies import Studies
-from curator_service.studies.study_caps import StudyCaps
 from curator_service.tuning.tunings import Tunings
 from curator_service.vault import Vault
 from service_kit.background import Background
@@ -87,8 +86,6 @@ class Curator:
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, self.released)
         self.dataset_accounts = DatasetAccounts(context, vault, self.budgets)
-        self.budget_shares = BudgetShares(context, self.budgets.uses)
-        self.study_caps = StudyCaps(context, self.released)
         self.messages = Messages(context, self.released)
         self.overviews = Overviews(context, self.released, self.budgets.uses, self.public_forecasts.points)
         self.feature_results = FeatureResults(context, self.released)
@@ -112,7 +109,7 @@ class Curator:
 
     def gauges(self) -> Figures:
         """Its figures. How long commits take is left out while an open study hides how long its answers take."""
-        yield from self.budget_shares.gauges()
+        yield from self.dataset_accounts.gauges()
         yield from self.grants.gauges()
         yield lambda: None if self._hides_times() else of_commits(self.context)
 

@@ -1,6 +1,7 @@
 """The curator's files: datasets, releases and their secret row orders, as npy in a private folder."""
 
 import fcntl
+import io
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -195,21 +196,13 @@ class PendingFiles:
 
     def keep(self, upload_id: str, content: BinaryIO, note: str) -> None:
         """Store a file, then its note: a file without one is unfinished."""
-        with self.path(upload_id).open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            shutil.copyfileobj(content, file, _CHUNK)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(self.path(upload_id), content)
         self.note(upload_id, note)
 
     def note(self, upload_id: str, note: str) -> None:
         """Store the note of a file, in place of the one that it has."""
         partial, path = self._folder / f"{upload_id}.partial", self._folder / f"{upload_id}.json"
-        with partial.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(note.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        _write(partial, io.BytesIO(note.encode()))
         _erase(path, partial)
         _make_durable(self._folder)
 
@@ -248,6 +241,14 @@ class PendingFiles:
         for path in self._folder.iterdir():
             if (path.stem not in whole or path.suffix == ".partial") and (not path.is_dir() or path.is_symlink()):
                 path.unlink()
+
+
+def _write(path: Path, content: BinaryIO) -> None:
+    with path.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        shutil.copyfileobj(content, file, _CHUNK)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _erase(path: Path, by: Path | None = None) -> None:

@@ -42,12 +42,13 @@ _ALL = 10**9
 
 
 class DatasetAccounts:
-    """Reads accounts of files, and changes their caps."""
+    """Reads accounts of files, and changes their caps. Keeps the largest share of a cap until anything is charged."""
 
     def __init__(self, context: ServiceContext, vault: Vault, budgets: Budgets) -> None:
         self._context = context
         self._vault = vault
         self._budgets = budgets
+        self._computed: tuple[Any, float] = (None, 0.0)
 
     def account(self, dataset_id: str, after: int, limit: int, *, with_records: bool) -> wire.DatasetAccount:
         """The account of a dataset's file, with at most ``limit`` of the uses after a position.
@@ -124,6 +125,18 @@ class DatasetAccounts:
             sentence=in_words(stated, uses, person),
             next_page_token=None,
         )
+
+    def gauges(self) -> Figures:
+        """The largest share of any cap, of studies that are open and of files, rounded up to a tenth."""
+        about = "Largest share of a cap that is used, of open studies and files, rounded up to a tenth."
+        yield gauge("blindopt_budget_share_max", about, self._largest_share)
+
+    def _largest_share(self) -> float:
+        with self._context.database.read() as db:
+            state = *ledger_lines.last_lines(db), *store.open_specs(db)
+            if state != self._computed[0]:
+                self._computed = state, _rounded(max(_shares_used(db, self._budgets.uses), default=Fraction(0)))
+        return self._computed[1]
 
 
 def _unit(dataset: Any) -> Any:
@@ -334,37 +347,17 @@ def _limits(use: FileUse, problem: str | None) -> str:
     return "".join(f" Its cap is {cap}." for cap in declared)
 
 
-class BudgetShares:
-    """Computes the share, and keeps it until something is charged or a cap changes."""
-
-    def __init__(self, context: ServiceContext, uses: FileUses) -> None:
-        self._context = context
-        self._uses = uses
-        self._computed: tuple[Any, float] = (None, 0.0)
-
-    def gauges(self) -> Figures:
-        """The largest share of any cap, of studies that are open and of files, rounded up to a tenth."""
-        about = "Largest share of a cap that is used, of open studies and files, rounded up to a tenth."
-        yield gauge("blindopt_budget_share_max", about, self._largest)
-
-    def _largest(self) -> float:
-        with self._context.database.read() as db:
-            state = *ledger_lines.last_lines(db), *store.open_specs(db)
-            if state != self._computed[0]:
-                self._computed = state, _rounded(max(self._shares(db), default=Fraction(0)))
-        return self._computed[1]
-
-    def _shares(self, db: Connection) -> Iterator[Fraction]:
-        opened = {study for study, _ in store.open_specs(db)}
-        for account in ledger_lines.open_accounts(db):
-            file = self._uses.read(db, store.registered(db, account))
-            for study in file.studies:
-                if study.id in opened:
-                    yield from _of_study(study)
-            if file.account.cap_epsilon:
-                yield Fraction(file.used.epsilon, file.account.cap_epsilon)
-            if file.account.cap_delta:
-                yield Fraction(file.used.delta) / Fraction(file.account.cap_delta)
+def _shares_used(db: Connection, uses: FileUses) -> Iterator[Fraction]:
+    opened = {study for study, _ in store.open_specs(db)}
+    for account in ledger_lines.open_accounts(db):
+        file = uses.read(db, store.registered(db, account))
+        for study in file.studies:
+            if study.id in opened:
+                yield from _of_study(study)
+        if file.account.cap_epsilon:
+            yield Fraction(file.used.epsilon, file.account.cap_epsilon)
+        if file.account.cap_delta:
+            yield Fraction(file.used.delta) / Fraction(file.account.cap_delta)
 
 
 def _of_study(study: StudyUse) -> Iterator[Fraction]:

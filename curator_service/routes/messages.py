@@ -88,7 +88,7 @@ def raise_caps(study_id: StudyId, change: wire.BudgetRaise, caller: RequestConte
 
     No cap of it is ever lowered. Returns the study with its new caps.
     """
-    return RecordedReply(curator.study_caps.change(caller, study_id, change))
+    return RecordedReply(curator.messages.raise_caps(caller, study_id, change))
 
 
 @router.post("/v1/studies/{study_id}:open_record", dependencies=_OWNER)

@@ -16,6 +16,7 @@ from curator_service.releases.groups import group_view
 from curator_service.salted_digests import salted_digest
 from curator_service.studies import study_caps, table
 from curator_service.studies.release_cache import Released, ReleasedStudies, withheld_rows
+from curator_service.studies.studies import owner_view
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, new_id
@@ -36,7 +37,7 @@ _DECISIONS = {
 
 
 class Messages:
-    """Takes messages, shows them to the owner, and stores decisions."""
+    """Takes messages, shows them to the owner, and stores decisions; raises caps, as a message requests or without."""
 
     def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
@@ -143,6 +144,18 @@ class Messages:
         reply = self._context.idempotency.once(request, effect)
         for study_id, budget in raised:
             self._studies.raise_caps(study_id, budget)
+        return reply
+
+    def raise_caps(self, request: RequestContext, study_id: str, change: wire.BudgetRaise) -> StoredReply:
+        """Raise the caps of an open study without a request. Raises NotFound and StateConflict."""
+
+        def effect(db: Connection) -> Effect:
+            self._context.audit_trail.check_unchanged(study_id)
+            details = study_caps.raise_caps(db, self._context, study_id, change.budget, change.reason)
+            return Effect(owner_view(db, study_id), "study.caps_raised", details, 200)
+
+        reply = self._context.idempotency.once(request, effect)
+        self._studies.raise_caps(study_id, change.budget)
         return reply
 
     def _approved(self, db: Connection, row: Any, budget: wire.Budget | None) -> wire.Budget:

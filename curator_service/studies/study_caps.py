@@ -10,37 +10,13 @@ from blindopt.errors import StateConflict
 from curator_service import notices, store
 from curator_service.budget.ledger import is_raised
 from curator_service.studies import table
-from curator_service.studies.release_cache import ReleasedStudies
-from curator_service.studies.studies import owner_view
 from service_kit.context.context import ServiceContext
-from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
-from service_kit.store.stored_replies import StoredReply
 
 CAPS = ("epsilon_per_row", "epsilon_total", "queries")
 SHOWN = 20
 """Raises that views show, the last ones."""
-
-
-class StudyCaps:
-    """Raises caps of released studies."""
-
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
-        self._context = context
-        self._studies = studies
-
-    def change(self, request: RequestContext, study_id: str, change: wire.BudgetRaise) -> StoredReply:
-        """Raise the caps of an open study. Raises NotFound and StateConflict."""
-
-        def effect(db: Connection) -> Effect:
-            self._context.audit_trail.check_unchanged(study_id)
-            details = raise_caps(db, self._context, study_id, change.budget, change.reason)
-            return Effect(owner_view(db, study_id), "study.caps_raised", details, 200)
-
-        reply = self._context.idempotency.once(request, effect)
-        self._studies.raise_caps(study_id, change.budget)
-        return reply
 
 
 def raise_caps(

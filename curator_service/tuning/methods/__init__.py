@@ -7,7 +7,7 @@ its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public 
 from collections.abc import Callable
 
 from blindopt.wire.tuning import TuningSpec
-from curator_service.tuning.methods import gp_design, grid_exponential, kusner, lipschitz
+from curator_service.tuning.methods import gp_design, grid_exponential, kusner
 from curator_service.tuning.methods.plan import ExpectedError, Outcome, Plan
 from curator_service.tuning.methods.problem import Evaluate, Facts, Problem, Records, Score
 
@@ -20,8 +20,8 @@ _PLANS: dict[str, Callable[..., Plan]] = {
     "gp_ucb_simulated": gp_design.simulated,
     "kusner_1": kusner.algorithm_1,
     "kusner_2": kusner.algorithm_2,
-    "kusner_3": lipschitz.algorithm_3,
-    "public_weights": lipschitz.public_weights,
+    "kusner_3": kusner.algorithm_3,
+    "public_weights": kusner.public_weights,
 }
 
 

@@ -1,6 +1,8 @@
-"""Algorithms 1 and 2 of Kusner et al. (2015), with the constants of their theorems.
+"""Algorithms 1 to 3 of Kusner et al. (2015), with the constants of their theorems, and the third by public weights.
 
 The first is GP-UCB on noisy scores. The second releases a score without noise, or that of a whole grid without A, tau.
+The third releases the largest score of a search without a prior. It rests on convex training and a Lipschitz score: on
+Theorem 7, corrected or as printed, or on the trained weights.
 """
 
 from dataclasses import dataclass, replace
@@ -9,15 +11,21 @@ from decimal import ROUND_CEILING, Decimal
 import numpy as np
 
 from blindopt.errors import TuningImpossible
-from blindopt.wire.tuning import Kusner1, Kusner2, TuningBudget
+from blindopt.gp.acquisition import beta
+from blindopt.wire.base import Caution
+from blindopt.wire.tuning import Kusner1, Kusner2, Kusner3, PublicWeights, TuningBudget
 from curator_service.tuning.methods import cautions, constants, guarantees
 from curator_service.tuning.methods.budget import Cost, Shares, split_events, value_alone
 from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.grid_exponential import rounding, weights_sensitivity
 from curator_service.tuning.methods.information import largest_gain
-from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search
+from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled, prior_average_plan
 from curator_service.tuning.methods.problem import Objective, Problem
 from curator_service.tuning.methods.simulation import sample_grid, sample_search
+
+_WEIGHTS_DELTA = 0.05
+"""The delta of the exploration weights of Algorithm 3. No guarantee rests on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +142,71 @@ def algorithm_2(method: Kusner2, budget: TuningBudget, problem: Problem) -> Plan
         return whole_plan
     how = "The mean absolute error of v~, as the score of the last hyper-parameter."
     return replace(whole_plan, expected_error=ExpectedError(None, draws.noise.value_scale, how))
+
+
+def sensitivities(problem: Problem) -> tuple[float, float]:
+    """The sensitivities by Theorem 7, corrected and as printed."""
+    facts = problem.facts
+    if problem.records == "whole":
+        raise TuningImpossible("Algorithm 3 needs a score that is a mean over the records")
+    if facts.lambda_min is None or facts.lambda_max is None or facts.lipschitz is None:
+        raise TuningImpossible("Algorithm 3 needs lambda_min, lambda_max and L of the score: all public", "score.loss")
+    if not 0 < facts.lambda_min <= facts.lambda_max:
+        raise TuningImpossible("Algorithm 3 needs penalties with 0 < lambda_min <= lambda_max")
+    ends = facts.lambda_min, facts.lambda_max
+    corrected, printed = (
+        constants.lipschitz_sensitivity(facts.lipschitz, problem.m, problem.width, ends, form)
+        for form in ("corrected", "paper")
+    )
+    # Trained weights, and so their norms, may be off by training_error, at both penalties.
+    more = rounding(problem) + 2 * facts.lipschitz * facts.training_error * (1 + 1 / problem.m)
+    return corrected + more, printed + more
+
+
+def algorithm_3(method: Kusner3, budget: TuningBudget, problem: Problem) -> Plan:
+    """The plan of Algorithm 3. The printed form is charged epsilon times corrected / printed sensitivity."""
+    shares, scaled = value_alone(budget, needs_delta=False), Scaled.of(method.search, problem)
+    corrected, printed = (moved + scaled.rounding for moved in sensitivities(problem))
+    moved = (printed if method.form == "paper" else corrected) / scaled.unit
+    draws = Draws.of(shares, value=moved, unit=scaled.unit, constants={"corrected": corrected, "printed": printed})
+    if method.form == "corrected" or problem.facts.training_loss == "logistic" or corrected == printed:
+        return _search_plan(scaled, draws, guarantees.CONVEX)
+    epsilon = shares.total.epsilon * (Decimal(corrected) / Decimal(printed))
+    charged = Cost(epsilon.quantize(Decimal("1e-12"), rounding=ROUND_CEILING))
+    condition = f"{guarantees.CONVEX} {guarantees.literal_theorem_7(shares.total, charged)}"
+    return _search_plan(scaled, replace(draws, shares=Shares(None, charged, charged)), condition, cautions.REFUTED)
+
+
+def distance_sensitivity(problem: Problem) -> float:
+    """The sensitivity min(g*, L max|w_l - w_l'| + min(g*, 2 L max|w|) / m): a neighbour may lead to another model."""
+    facts, at_one_model = problem.facts, weights_sensitivity(problem)
+    if facts.weight_distance_max is None or facts.lipschitz is None:
+        raise TuningImpossible(
+            "this needs the largest distance between trained weights, and L of the score: public", "score.loss"
+        )
+    return min(problem.width, facts.lipschitz * facts.weight_distance_max + at_one_model) + rounding(problem)
+
+
+def public_weights(method: PublicWeights, budget: TuningBudget, problem: Problem) -> Plan:
+    """The plan like that of Algorithm 3, with the sensitivity of the weights, public because training data are."""
+    shares, scaled = value_alone(budget, needs_delta=False), Scaled.of(method.search, problem)
+    moved = (distance_sensitivity(problem) + scaled.rounding) / scaled.unit
+    return _search_plan(scaled, Draws.of(shares, value=moved, unit=scaled.unit), guarantees.WEIGHTS)
+
+
+def _search_plan(scaled: Scaled, draws: Draws, condition: str, *warnings: Caution) -> Plan:
+    betas = np.array([beta(scaled.problem.n, t, _WEIGHTS_DELTA) for t in range(1, scaled.search.evaluations + 1)])
+    how = "Exact: the mean absolute error of v~, as the largest score that the search finds."
+
+    def release(objective: Objective, draws: Draws) -> Released:
+        largest = scaled.largest_score(betas, objective)
+        return None, scaled.unscaled(draws.value.draw(largest) if draws.value else None)
+
+    return worst_case_plan(
+        scaled.problem,
+        draws,
+        Search(len(betas), release),
+        ExpectedError(None, draws.noise.value_scale, how),
+        condition=condition,
+        warnings=(*warnings, cautions.TRACE),
+    )

@@ -13,7 +13,7 @@ CHANGED = CSV.replace(b"2,1,1", b"0,0,3")
 
 
 def _share(file):
-    (gauge,) = (figure() for figure in file.in_process.curator.budget_shares.gauges())
+    (gauge,) = (figure() for figure in file.in_process.curator.dataset_accounts.gauges())
     assert gauge.name == "blindopt_budget_share_max"
     return gauge.samples[0].value
 
@@ -68,7 +68,7 @@ def test_a_changed_record_changes_no_gauge(tmp_path):
         study = file.study(budget={"queries": 10})
         assert file.ask(study, *range(6 if name == "c" else 5)).status_code == 201
         context = file.in_process.context
-        of_curator = file.in_process.curator.budget_shares.gauges()
+        of_curator = file.in_process.curator.dataset_accounts.gauges()
         figures = (*of_service(context, context.database.path.parent, dict, lambda: None), *of_curator)
         gauges = [figure() for figure in figures]
         skipped = ("blindopt_disk_free_bytes", "blindopt_log_checkpoint_age_seconds")  # other programs, and clocks
