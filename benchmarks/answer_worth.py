@@ -23,10 +23,10 @@ from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, search_noise
 from curator_service.privacy.answers import mechanism_of
 from curator_service.releases.attacks.scene import draw
+from curator_service.releases.forecast_jobs import FUNCTIONS, ROWS
 from curator_service.releases.forecasts.cells import uniform_rows
 from curator_service.releases.forecasts.simulation import chance_regret, simulate
 from curator_service.releases.mechanisms.registry import planned_mechanism
-from curator_service.releases.public_forecasts import FUNCTIONS, ROWS
 
 D = 3
 SIZES = ((300, 30), (1000, 60))

@@ -14,7 +14,6 @@ from curator_service.datasets.readings import Readings
 from curator_service.datasets.same_people import SamePeople
 from curator_service.datasets.uploads import SWEEP_SECONDS, Uploads
 from curator_service.erasure.erasure import Erasures
-from curator_service.integrity.countersignatures import Countersignatures
 from curator_service.privacy import loading
 from curator_service.queries.answer_versions import AnswerVersions
 from curator_service.queries.inbox.inbox import Deadlines, Inbox
@@ -22,14 +21,12 @@ from curator_service.queries.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.queries.inbox.withholding import Withholding
 from curator_service.queries.queries import Queries
 from curator_service.releases.attack_preview import Previews
-from curator_service.releases.forecast_jobs import Forecasts
-from curator_service.releases.public_forecasts import PublicForecasts
+from curator_service.releases.forecast_jobs import Forecasts, PublicForecasts
 from curator_service.releases.releases import Releases
 from curator_service.releases.sandboxes import Sandboxes
 from curator_service.reports.accounts import Accounts
 from curator_service.reports.feature_results import FeatureResults
 from curator_service.reports.letters import Letters
-from curator_service.reports.overviews import Overviews
 from curator_service.reports.privacy_reports import PrivacyReports
 from curator_service.settings import Settings
 from curator_service.studies.grants import Grants
@@ -84,16 +81,12 @@ class Curator:
         self.withholding = Withholding(context, vault, self.released, self.inbox, self.same_people)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
-        self.accounts = Accounts(context, self.released)
+        self.accounts = Accounts(context, self.released, self.budgets.uses, self.public_forecasts.points)
         self.dataset_accounts = DatasetAccounts(context, vault, self.budgets)
         self.messages = Messages(context, self.released)
-        self.overviews = Overviews(context, self.released, self.budgets.uses, self.public_forecasts.points)
         self.feature_results = FeatureResults(context, self.released)
-        self.privacy_reports = PrivacyReports(
-            context, vault, self.accounts, self.dataset_accounts, self.overviews, previews
-        )
+        self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, previews)
         self.letters = Letters(context, vault, self.budgets.uses, self.withholding)
-        self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings, self.runner)
         self.tunings = Tunings(context, vault, settings, self.budgets, self.runner)
         self.readings = Readings(self.runner)

@@ -22,7 +22,7 @@ OWN = {
         (module) Accounts.accounting AnswerVersion.units AnswerVersions._published BoundsSearch._drawn
         BoundsSearch.find.begin Curator._hides_times Forecasts._view InboxLogSummary._check_measurements
         Labels._read Labels.sealed LoggedStudy.fault Messages._approved Messages.open_records
-        Accounts._with_answers Overviews._account ReleasedStudies.of
+        Accounts._account Accounts._with_answers ReleasedStudies.of
         Releases._begin.work Sandboxes.make StoredRelease.of Studies.change.effect StudyUse.of
         TuningLogSummary.check Tunings._settle Tunings._view Tunings._work.check_unchanged Tunings._work.read
         Uploads._notes _DatasetLogSummary._fits_its_file _MessageLogSummary.check _ReplyLogSummary._check_refined

@@ -167,10 +167,7 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
     for package, importers in {
         "curator_service.releases.attacks": {"curator_service.cli", "curator_service.releases.attack_preview"},
-        "curator_service.releases.forecasts": {
-            "curator_service.releases.forecast_jobs",
-            "curator_service.releases.public_forecasts",
-        },
+        "curator_service.releases.forecasts": {"curator_service.releases.forecast_jobs"},
     }.items():
         inside = [path for path in curator if _in(package, {_name(path)})]
         assert any("np.random" in attribute for path in inside for attribute in _attributes(path))

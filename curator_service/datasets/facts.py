@@ -15,9 +15,9 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.formats import npy_files
 from curator_service.datasets.labels import Labels
 from curator_service.datasets.statistics import Statistics
-from curator_service.privacy import cautions, record_cautions
+from curator_service.privacy import cautions
+from curator_service.privacy.cautions import Clipped, ColumnFacts
 from curator_service.privacy.guarantees import CHOOSING
-from curator_service.privacy.record_cautions import Clipped, ColumnFacts
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -128,15 +128,15 @@ def cautions_from_records(
         for column in seen.columns
     }
     ends: list[tuple[str, Ends]] = [(feature.column, (feature.lower, feature.upper)) for feature in spec.features]
-    of_answers = record_cautions.answer_range(spec)
+    of_answers = cautions.answer_range(spec)
     if isinstance(spec.measurement, wire.ColumnMeasurement) and of_answers is not None:
         ends.append((spec.measurement.column, of_answers))
     counts = dict(zip([name for name, _ in ends], clipped(vault, dataset, ends), strict=True))
     has_persons = dataset.person_column is not None
     useful = [
-        *record_cautions.of_values(spec, facts, counts),
-        *record_cautions.of_copies(seen.copies, dataset.rows, has_persons=has_persons),
-        *record_cautions.of_labels(seen.labels_repeated),
+        *cautions.of_values(spec, facts, counts),
+        *cautions.of_copies(seen.copies, dataset.rows, has_persons=has_persons),
+        *cautions.of_labels(seen.labels_repeated),
     ]
     if dataset.public:
         return [*map(cautions.with_fix, useful)]

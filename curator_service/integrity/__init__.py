@@ -1,1 +1,1 @@
-"""Checks of the tables against the audit log, the modelers' countersignatures, restores."""
+"""Checks of the tables against the audit log, and restores."""

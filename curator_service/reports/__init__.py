@@ -1,1 +1,1 @@
-"""What owners and auditors read: accounts, overviews, results, privacy reports."""
+"""What owners and auditors read: accounts, results, privacy reports."""

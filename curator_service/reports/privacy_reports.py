@@ -17,7 +17,6 @@ from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
 from curator_service.reports.accounts import Accounts
-from curator_service.reports.overviews import Overviews
 from curator_service.studies.studies import owner_view
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -37,14 +36,12 @@ class PrivacyReports:
         vault: Vault,
         accounts: Accounts,
         dataset_accounts: DatasetAccounts,
-        overviews: Overviews,
         previews: Previews,
     ) -> None:
         self._context = context
         self._vault = vault
         self._dataset_accounts = dataset_accounts
         self._accounts = accounts
-        self._overviews = overviews
         self._previews = previews
 
     def of_study(self, study_id: str) -> wire.SignedPrivacyReport:
@@ -96,7 +93,7 @@ class PrivacyReports:
         gaps = _gaps(dataset)
         price = accounting.price(spec, current.claimed)
         preview = self._attacked(view) if attacked else _not_tried(_NOT_IN_DATASETS)
-        worst, spent = self._overviews.account(study_id).row_epsilon, self._accounts.accounting(study_id, None)
+        worst, spent = self._accounts.account(study_id).row_epsilon, self._accounts.accounting(study_id, None)
         return wire.ReportedStudy(
             id=study_id,
             name=spec.name,

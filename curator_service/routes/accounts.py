@@ -122,4 +122,4 @@ def change_dataset_caps(
 )
 def countersign(countersigning: wire.Countersigning, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Store a modeler's confirmation that the shared log of its grant has only grown up to a checkpoint."""
-    return RecordedReply(curator.countersignatures.countersign(caller, countersigning))
+    return RecordedReply(curator.grants.countersign(caller, countersigning))

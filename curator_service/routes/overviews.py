@@ -22,7 +22,7 @@ def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck
 
     Changes nothing.
     """
-    return curator.overviews.check(study)
+    return curator.accounts.check(study)
 
 
 @router.post("/v1/studies:forecast", responses=documented(409), dependencies=[allowed("owner")])
@@ -45,20 +45,20 @@ def forecast_draft(
 @router.get("/v1/accounts", dependencies=_READ)
 def list_accounts(curator: CuratorDep, paging: PagingDep) -> wire.StudyAccountPage:
     """List the epsilon that each study has used, with its caps."""
-    accounts, token = paging.read(curator.overviews.accounts)
+    accounts, token = paging.read(curator.accounts.accounts)
     return wire.StudyAccountPage(accounts=accounts, next_page_token=token)
 
 
 @router.get("/v1/studies/{study_id}/account", dependencies=_READ)
 def get_account(study_id: StudyId, curator: CuratorDep) -> wire.StudyAccount:
     """Get the epsilon that a study has used, with its caps."""
-    return curator.overviews.account(study_id)
+    return curator.accounts.account(study_id)
 
 
 @router.get("/v1/studies/{study_id}/exposure/histogram", dependencies=_READ)
 def get_exposure_histogram(study_id: StudyId, curator: CuratorDep) -> wire.ExposureHistogram:
     """Count candidates by the number of their measurements."""
-    return curator.overviews.histogram(study_id)
+    return curator.accounts.histogram(study_id)
 
 
 @router.get("/v1/studies/{study_id}/results", dependencies=[allowed("owner")])
@@ -77,7 +77,7 @@ def get_ledger_curve(
     points: Annotated[int, Query(ge=2, le=1_000, description="Most points.")] = 200,
 ) -> wire.LedgerCurve:
     """Get the epsilon that a study has used over time, thinned for a chart."""
-    return curator.overviews.curve(study_id, points)
+    return curator.accounts.curve(study_id, points)
 
 
 @router.get("/v1/jobs", dependencies=[allowed("owner")])

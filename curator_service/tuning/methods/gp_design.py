@@ -16,8 +16,7 @@ from blindopt.arrays import Matrix
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning import GpDesign, GpUcbSimulated, TuningBudget
 from curator_service.tuning.methods import cautions, constants, guarantees
-from curator_service.tuning.methods.budget import shared_event
-from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.draws import Draws, shared_event
 from curator_service.tuning.methods.information import greedy_design
 from curator_service.tuning.methods.plan import Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.prior import Scaled, design_sd, posterior_weights, prior_average_plan

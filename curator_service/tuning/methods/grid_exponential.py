@@ -7,8 +7,7 @@ import numpy as np
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning import GridExponential, TuningBudget
 from curator_service.tuning.methods import guarantees
-from curator_service.tuning.methods.budget import pure_shares
-from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.draws import Draws, pure_shares
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search, worst_case_plan
 from curator_service.tuning.methods.problem import Objective, Problem
 

@@ -5,8 +5,7 @@ from typing import Literal
 from blindopt.wire.base import GuaranteeKind
 from blindopt.wire.tuning import Kusner1, TuningPrior
 from curator_service.privacy.prices import exact
-from curator_service.tuning.methods.budget import Cost
-from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.draws import Cost, Draws
 from curator_service.tuning.methods.problem import Records
 
 _RECORDS: dict[Records, str] = {

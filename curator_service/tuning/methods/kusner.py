@@ -15,8 +15,7 @@ from blindopt.gp.acquisition import beta
 from blindopt.wire.base import Caution
 from blindopt.wire.tuning import Kusner1, Kusner2, Kusner3, PublicWeights, TuningBudget
 from curator_service.tuning.methods import cautions, constants, guarantees
-from curator_service.tuning.methods.budget import Cost, Shares, split_events, value_alone
-from curator_service.tuning.methods.draws import Draws
+from curator_service.tuning.methods.draws import Cost, Draws, Shares, split_events, value_alone
 from curator_service.tuning.methods.grid_exponential import rounding, weights_sensitivity
 from curator_service.tuning.methods.information import largest_gain
 from curator_service.tuning.methods.plan import ExpectedError, Plan, Released, Search, worst_case_plan

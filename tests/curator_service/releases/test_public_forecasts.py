@@ -7,9 +7,9 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from curator_service.releases import public_forecasts
+from curator_service.releases import forecast_jobs
+from curator_service.releases.forecast_jobs import KEPT_MAX, PublicForecasts
 from curator_service.releases.forecasts.worker import Job, Reply
-from curator_service.releases.public_forecasts import KEPT_MAX, PublicForecasts
 from service_kit.runner import Worker
 from service_kit.runner.runner import Runner
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -113,7 +113,7 @@ def test_the_drafts_own_level_is_made_beside_the_usual_ones_and_alone(made):
         forecasts.view(spec.model_copy(update={"release": wire.AutoRelease(epsilon=epsilon)}))
         _ended()
     usual, own = Held.jobs
-    assert (usual.forecast.epsilons, own.forecast.epsilons) == (list(public_forecasts.EPSILONS), ["7.5"])
+    assert (usual.forecast.epsilons, own.forecast.epsilons) == (list(forecast_jobs.EPSILONS), ["7.5"])
     assert (own.seed, own.study, own.forecast.functions) == (usual.seed, usual.study, usual.forecast.functions)
     listed = forecasts.view(spec.model_copy(update={"release": wire.AutoRelease(epsilon="7.5")})).points
     assert sorted(listed, key=str) == sorted([*POINTS, *(point for point in POINTS if point.epsilon)], key=str)
@@ -126,7 +126,7 @@ def test_it_has_the_drafts_own_answers_and_as_many_queries_as_its_caps_allow(mad
     for budget in (wire.Budget(queries=45), wire.Budget(queries=450), wire.Budget(epsilon_total="20"), wire.Budget()):
         forecasts.view(private.model_copy(update={"budget": budget}), of_answers=True)
         _ended()
-    assert [job.forecast.queries for job in Held.jobs] == [45, 100, 9, public_forecasts.QUERIES]
+    assert [job.forecast.queries for job in Held.jobs] == [45, 100, 9, forecast_jobs.QUERIES]
     assert {job.study.answers.epsilon for job in Held.jobs} == {"2"}
     assert {tuple(sorted(job.forecast.answers)) for job in Held.jobs} == {("1", "2", "4")}
     assert {job.study.release.epsilon for job in Held.jobs} == {spec.release.epsilon}
@@ -147,7 +147,7 @@ def test_the_job_has_no_dataset_and_no_record(made):
     _ended()
     (job,) = Held.jobs
     assert (job.study.dataset_id, job.study.name, job.forecast.rows) == ("-", "-", "public")
-    assert job.n <= public_forecasts.ROWS
+    assert job.n <= forecast_jobs.ROWS
 
 
 def test_nothing_is_logged(made):
@@ -165,7 +165,7 @@ def test_few_wait_and_few_are_kept(made, until):
     for change in range(2, 8):  # as somebody types
         forecasts.view(hidden(spec, float(change)))
     _ended()
-    assert len(Held.jobs) == 1 + public_forecasts.WAITING_MAX
+    assert len(Held.jobs) == 1 + forecast_jobs.WAITING_MAX
     for change in range(1, KEPT_MAX + 9):
         forecasts.view(hidden(spec, float(change)))
         _ended()

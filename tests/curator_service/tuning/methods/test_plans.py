@@ -16,7 +16,7 @@ from blindopt.wire import TUNING_METHODS, TuningBudget, TuningSpec
 from blindopt.wire.tuning import TuningPrior, TuningSearch
 from curator_service.privacy.noise import ignore_progress
 from curator_service.tuning.methods import Facts, Plan, Problem, plan_of
-from curator_service.tuning.methods.budget import split_events
+from curator_service.tuning.methods.draws import split_events
 from curator_service.tuning.methods.grid_exponential import worst_gap
 from curator_service.tuning.methods.information import Arms, greedy_design
 from curator_service.tuning.methods.prior import Scaled

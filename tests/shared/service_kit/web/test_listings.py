@@ -118,12 +118,12 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
         views = [view for _, view in page(0, 50)]
     assert views == [in_process.curator.studies.view(identity) for identity in made]
     assert len(many) == len(few)
-    overviews = in_process.curator.overviews
+    accounts_of = in_process.curator.accounts
     with statements(in_process.context.database) as few:
-        overviews.accounts(0, 2)
+        accounts_of.accounts(0, 2)
     with statements(in_process.context.database) as many:
-        accounts = [account for _, account in overviews.accounts(0, 50)]
-    assert accounts == [overviews.account(identity) for identity in made]
+        accounts = [account for _, account in accounts_of.accounts(0, 50)]
+    assert accounts == [accounts_of.account(identity) for identity in made]
     assert [account.release_epsilon for account in accounts[:2]] == [None if withdrawn else "0"] * 2
     assert len(many) == len(few)
     in_process.close()
