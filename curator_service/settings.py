@@ -36,55 +36,37 @@ class Settings(ServiceSettings):
     dataset_columns_max: int = Field(1_000, ge=1, description="Most columns of a dataset.")
     import_dir: Path | None = Field(None, description="Folder whose files an owner may register by name.")
     query_rows_max: int = Field(100, ge=1, le=ROWS_MAX, description="Most candidates in one query.")
-    query_plays_max: int = Field(
-        100, ge=1, le=PLAYS_MAX, description="Most measurements of one candidate in one query."
-    )
-    log_bytes_per_grant_day: int = Field(
-        256 << 20,
-        ge=1 << 20,
-        lt=2**53,
-        description="Most bytes that a grant without a quota of its own may add to the logs, with stored replies, in a "
-        "day (UTC). A measurement by a person or a system counts as 1,024 bytes.",
-    )
+    query_plays_max: int = Field(100, ge=1, le=PLAYS_MAX)
+    """Most measurements of one candidate in one query."""
+    log_bytes_per_grant_day: int = Field(256 << 20, ge=1 << 20, lt=2**53)
+    """Most bytes that a grant without a quota of its own may add to the logs, with stored replies, in a day (UTC). A
+    measurement by a person or a system counts as 1,024 bytes."""
     tunings_waiting_max: int = Field(8, ge=0, description="Most tunings that wait while one runs.")
     tuning_seconds_max: int = Field(86_400, ge=1, le=1_000_000, description="A tuning that runs longer fails.")
-    tuning_plan_seconds_max: int = Field(
-        60, ge=1, le=3_600, description="A tuning whose plan takes longer to make is refused."
-    )
+    tuning_plan_seconds_max: int = Field(60, ge=1, le=3_600)
+    """A tuning whose plan takes longer to make is refused."""
     scorer_url: str | None = Field(None, description="URL of the program that computes http scores; none unless set.")
-    scorer_secret_file: FilePath | None = Field(
-        None, description="File with the key that signs requests to the scorer: 32 characters or more."
-    )
+    scorer_secret_file: FilePath | None = None
+    """File with the key that signs requests to the scorer: 32 characters or more."""
     scorer_ca: FilePath | None = Field(None, description="CA in PEM of the scorer's certificate; else the system's.")
     scorer_timeout_seconds: float = Field(300.0, gt=0, le=86_400, description="How long one score may take.")
-    scorer_attempts: int = Field(
-        5, ge=1, le=100, description="How often one score is requested before the tuning fails."
-    )
+    scorer_attempts: int = Field(5, ge=1, le=100)
+    """How often one score is requested before the tuning fails."""
     measurer_url: str | None = Field(None, description="The owner's system that measures; none unless set.")
-    measurer_secret_file: FilePath | None = Field(
-        None, description="File with the key that signs requests to the measurer: 32 characters or more."
-    )
-    measurer_ca: FilePath | None = Field(
-        None, description="CA in PEM of the measurer's certificate; else the system's."
-    )
-    measurer_timeout_seconds: float = Field(
-        60.0, gt=0, le=86_400, description="How long the measurer may take to reply before the call is repeated."
-    )
-    measurer_hours: float = Field(
-        72.0,
-        ge=0,
-        le=100_000,
-        description="How long the measurer is called for a measurement before it is left to people.",
-    )
-    allow_plain_http: bool = Field(
-        False, description="Call scorers and measurers over http at hosts other than loopback."
-    )
-    links_file: Path | None = Field(
-        None, description="Links to modelers that it connects to (`link add`); default: links.json in DATA_DIR."
-    )
-    part_bytes: int = Field(
-        1 << 30, ge=1 << 10, description="The candidates of a larger release are published in parts of so many bytes."
-    )
+    measurer_secret_file: FilePath | None = None
+    """File with the key that signs requests to the measurer: 32 characters or more."""
+    measurer_ca: FilePath | None = None
+    """CA in PEM of the measurer's certificate; else the system's."""
+    measurer_timeout_seconds: float = Field(60.0, gt=0, le=86_400)
+    """How long the measurer may take to reply before the call is repeated."""
+    measurer_hours: float = Field(72.0, ge=0, le=100_000)
+    """How long the measurer is called for a measurement before it is left to people."""
+    allow_plain_http: bool = False
+    """Call scorers and measurers over http at hosts other than loopback."""
+    links_file: Path | None = None
+    """Links to modelers that it connects to (`link add`); default: links.json in DATA_DIR."""
+    part_bytes: int = Field(1 << 30, ge=1 << 10)
+    """The candidates of a larger release are published in parts of so many bytes."""
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
 
@@ -103,22 +85,15 @@ class Settings(ServiceSettings):
             return address_of(links[0])
         return super().address
 
-    retention_forecasts_days: int | None = Field(
-        None, ge=1, le=36_500, description="Forecasts are deleted so many days after they end; none unless set."
-    )
-    retention_notes_days: int | None = Field(
-        None, ge=1, le=36_500, description="Notes at measurements are deleted after so many days; none unless set."
-    )
+    retention_forecasts_days: int | None = Field(None, ge=1, le=36_500)
+    """Forecasts are deleted so many days after they end; none unless set."""
+    retention_notes_days: int | None = Field(None, ge=1, le=36_500)
+    """Notes at measurements are deleted after so many days; none unless set."""
 
-    retention_log_days: int | None = Field(
-        None,
-        ge=ARCHIVED_AFTER_DAYS,
-        le=36_500,
-        description="Records of the audit log are archived after so many days, 65,536 at once; none unless set.",
-    )
-    log_archive_dir: Path | None = Field(
-        None, description="Folder of archived segments of the audit log; DATA_DIR/archive unless set."
-    )
+    retention_log_days: int | None = Field(None, ge=ARCHIVED_AFTER_DAYS, le=36_500)
+    """Records of the audit log are archived after so many days, 65,536 at once; none unless set."""
+    log_archive_dir: Path | None = None
+    """Folder of archived segments of the audit log; DATA_DIR/archive unless set."""
 
     @property
     def archive_dir(self) -> Path:
