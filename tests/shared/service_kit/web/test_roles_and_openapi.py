@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import product
 from typing import get_args
 
@@ -242,11 +243,12 @@ def test_each_role_gets_403_where_it_is_not_allowed_and_only_there(app, name, to
     service = request.getfixturevalue(name)
     study = request.getfixturevalue("opened").id if name == "curator" else "std_0000000000000000"
     requests = 0
-    for (path, methods, roles), (role, token) in product(list(_routes(app)), tokens.items()):
-        if roles is None:
-            continue
-        target = re.sub(r"{(\w+)_id}", "none_0000000000000000", path.replace("{study_id}", study))
-        with service.http(token) as http:
+    with ExitStack() as stack:
+        clients = {role: stack.enter_context(service.http(token)) for role, token in tokens.items()}
+        for (role, http), (path, methods, roles) in product(clients.items(), list(_routes(app))):
+            if roles is None:
+                continue
+            target = re.sub(r"{(\w+)_id}", "none_0000000000000000", path.replace("{study_id}", study))
             for method in methods:
                 # No Idempotency-Key: what is allowed gets past the role and no further.
                 reply = http.request(method, target, params={"seconds": 0} if target == "/v1/inbox/events" else {})
@@ -281,10 +283,18 @@ def test_without_a_token_every_route_but_the_open_ones_is_401(app, name, request
 # --- the contract --------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def documents(curator, modeler):
+    contracts = {}
+    for service in (curator, modeler):
+        with service.http("") as http:
+            contracts[service.name] = http.get("/openapi.json").json()
+    return contracts
+
+
 @pytest.fixture
-def document(name, request):
-    with request.getfixturevalue(name).http("") as http:
-        return http.get("/openapi.json").json()
+def document(name, documents):
+    return documents[name]
 
 
 def _operations(document):
