@@ -32,32 +32,32 @@ def rows_of(spec, n, **more):
 
 
 def test_uniform_numbers_follow_the_uniform_law():
-    """100,000 draws; a right law fails once in a million times."""
+    """100,000 draws; a right law fails once in 10^9 times."""
     drawn = entropy.uniform_matrix(50_000, 2)
     assert drawn.min() >= 0
     assert drawn.max() < 1
-    assert stats.kstest(drawn.ravel(), "uniform").pvalue > 1e-6
+    assert stats.kstest(drawn.ravel(), "uniform").pvalue > 1e-9
     assert np.all(drawn * 2**53 == np.floor(drawn * 2**53))
     assert not np.array_equal(drawn, entropy.uniform_matrix(50_000, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_functions_have_the_covariance_of_their_kernel(kind):
-    """3,000 functions of 20 waves at five points: each covariance to within five standard errors."""
+    """3,000 functions of 20 waves at five points: each covariance to within six and a half standard errors."""
     kernel = wire.Kernel(kind=kind, lengthscale=0.7, signal_variance=4.0, noise_variance=0.01)
     points = np.array([[0.0, 0.0], [0.1, 0.2], [0.5, -0.5], [1.0, 1.0], [-2.0, 0.3]])
     f = np.array([DrawnFunction.draw(kernel, 2, waves=20)(points) for _ in range(3_000)])
     expected = kernel_of(kind, 0.7, 4.0)(points, points)
     products = f[:, :, None] * f[:, None, :]
     error = products.std(axis=0) / np.sqrt(len(f))
-    assert np.all(np.abs(products.mean(axis=0) - expected) < 5 * error)
+    assert np.all(np.abs(products.mean(axis=0) - expected) < 6.5 * error)
 
 
 def test_features_are_uniform_in_their_bounds_and_y_follows_them():
     rows = rows_of(study(), 3_000, block_rows=1_000)
     assert rows.shape == (3_000, 3)
-    assert stats.kstest((rows[:, 0] + 1) / 4, "uniform").pvalue > 1e-6
-    assert stats.kstest(rows[:, 1] - 100, "uniform").pvalue > 1e-6
+    assert stats.kstest((rows[:, 0] + 1) / 4, "uniform").pvalue > 1e-9
+    assert stats.kstest(rows[:, 1] - 100, "uniform").pvalue > 1e-9
     assert abs(np.corrcoef(rows[:, 0], rows[:, 1])[0, 1]) < 0.12
     # y is a smooth function: the nearest row has nearly the same y.
     x = np.column_stack([rows[:, 0] / 4, rows[:, 1] / 2])

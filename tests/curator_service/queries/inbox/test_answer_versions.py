@@ -24,7 +24,7 @@ from tests.curator_service.queries.inbox.measured_study import LAPLACE
 from tests.scale import scaled
 
 PLAYS = 40
-SURE = 1e-6
+SURE = 1e-9
 
 
 class Stepwise(AnswerVersions):
@@ -80,7 +80,7 @@ def _draws(in_process, study, y):
 @pytest.mark.slow(every=2)
 @pytest.mark.parametrize(("y", "at"), [(1.5, 1.5), (400.0, 5.0)])
 def test_an_answer_of_the_inbox_has_the_noise_that_its_passport_says(in_process, small, draft_of, y, at):
-    """2,000 draws: half the scale fails; a right one, once in a million. Corrections have noise of their own."""
+    """2,000 draws: half the scale fails; a right one, once in 10^9. Corrections have noise of their own."""
     study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
     law = stats.laplace(loc=at, scale=2 * 5.0 / 0.5)
     first, second = _draws(in_process, study, y)

@@ -185,19 +185,19 @@ KINDS = {
 @pytest.mark.parametrize("noise_variance", [0.0, 4.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_law_of_the_mean_is_that_of_exact_draws(kind, noise_variance, truth):
-    """600 answers drawn by the curator itself: their mean and variance, each by a z-score below 5.5 in 24 cases.
+    """2,000 answers drawn by the curator itself: their mean within 5.5 standard errors, and their variance.
 
-    The variance of a sample variance is bounded by that of Laplace noise, of kurtosis 6.
+    Squares of Laplace noise have long tails: of 600 the variance is off by 0.6 twice in a million times.
     """
-    n = 600
+    n = 2_000
     study = spec(KINDS[kind], noise_variance=noise_variance)
     request = [wire.RowPlays(row=0, plays=1)] * n
     drawn = np.array([answer.y for answer in measure(np.full(n, truth), request, study)])
     (mean,), (sd,) = averaging.law_of_mean(study, np.array([truth]), 1)
     assert abs(drawn.mean() - mean) < 5.5 * sd / sqrt(n)
-    assert abs(drawn.var() / sd**2 - 1) < 6.5 * sqrt(5 / n)
+    assert abs(drawn.var() / sd**2 - 1) < 0.4
     wrong = 1.5 * sd  # the control
-    assert abs(drawn.var() / wrong**2 - 1) > 0.3
+    assert abs(drawn.var() / wrong**2 - 1) > 0.4
 
 
 @pytest.mark.parametrize("kind", KINDS)
