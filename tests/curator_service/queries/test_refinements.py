@@ -34,6 +34,7 @@ from tests.curator_service.queries.inbox.in_process_curator import InProcessCura
 from tests.curator_service.replaced_noise import replace_discrete_laplace
 
 PLANAR = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
+ONE_FEATURE = PLANAR.model_copy(update={"promise": "one_feature"})
 REFINE = wire.Refine(epsilon="2", persons=4)
 ROWS = np.random.default_rng(3).uniform(0, 1, (24, 2))
 
@@ -147,7 +148,9 @@ def test_without_a_cap_on_persons_it_is_that_on_queries_and_no_later_raise_raise
 # --- once for each record ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"answers": laplace("0.01")}, {"reply_after_ms": 1}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{}, {"answers": laplace("0.01"), "release": ONE_FEATURE}, {"reply_after_ms": 1}], ids=str
+)
 def test_a_hundred_queries_of_a_record_by_two_grants_get_one_second_draw(more, curator):
     study_id = curator.grant(curator.release(study(curator.register(csv_of(ROWS)), **more)), "other")
     sent = [query(curator, study_id, [5], ("modeler", "other")[n % 2], key=f"k{n}") for n in range(99)]
@@ -157,7 +160,10 @@ def test_a_hundred_queries_of_a_record_by_two_grants_get_one_second_draw(more, c
     counted = charges(curator, study_id)
     assert (counted["refine", 5], counted["refine", 7], counted["answers", 5]) == (1, 1, 100)
     with curator.context.database.read() as db:
-        grid = refinement_of(curator.curator.released.of(db, study_id).spec).law(2).sd
+        law = refinement_of(curator.curator.released.of(db, study_id).spec).law(2)
+    grid, view = law.sd, curator.call("modeler", "GET", f"/v1/studies/{study_id}")
+    assert (law.family, grid) == (view["noise"]["family"], view["refine"]["sd"])
+    assert grid == pytest.approx(math.sqrt(2 if "release" in more else 3) / 2)
     steps = np.array(list(stored_draws(curator, study_id).values())) / 2.0 ** (math.frexp(grid)[1] - 17)
     assert np.array_equal(steps, np.rint(steps))
     curator.check()
@@ -316,6 +322,11 @@ def test_what_the_owner_reads_before_the_release_counts_second_draws(curator):
     assert (checked["epsilon_hidden"], checked["epsilon_whole"], checked["strength"]) == (4.5, 8.5, "nearly none")
     assert checked["surest"] == pytest.approx(1 / (1 + math.exp(-4)))
     assert "With the second draw of a measured record: at most 98.3 % sure. Answers add to this." in checked["belief"]
+    both = [feature.model_copy(update={"column": column}) for feature in features for column in ("x0", "x1")]
+    single = spec.model_copy(update={"release": ONE_FEATURE, "features": both})
+    checked = curator.call("owner", "POST", "/v1/studies:check", json=single.model_dump(mode="json"))
+    assert (checked["epsilon_hidden"], checked["epsilon_whole"]) == (4.5, 16.5)  # both over twice their hidden changes
+    assert "at most 98.3 % sure. If two features differ so at once: practically certain." in checked["belief"]
     tried = PreviewResult(Assessment(), dict.fromkeys(trial.ATTACKS))
     for each in (refine, None):
         drafted = spec.model_copy(update={"refine": each})

@@ -11,7 +11,7 @@ STUDIES = {
     "a column": {},
     "no kernel": {"kernel": None},
     "noisy candidates": {"kernel": None, "release": "gaussian"},
-    "second draws": {"kernel": None, "release": "planar_laplace", "refine": wire.Refine(epsilon="3", persons=40)},
+    "second draws": {"kernel": None, "release": "one_feature", "refine": wire.Refine(epsilon="3", persons=40)},
     "measurement noise": {"kernel": None, "noise_variance": 0.01},
     "Laplace answers": {"kernel": None, "answers": wire.LaplaceAnswers(mechanism="laplace", **PRIVATE)},
     "one-bit answers": {"kernel": None, "answers": wire.OneBitAnswers(mechanism="one_bit", **PRIVATE)},
@@ -47,7 +47,7 @@ def test_a_run_with_the_required_fields_alone_completes_on_any_study(
 ):
     """It queries distinct candidates, says why it does what it does, and is derived again as it was."""
     chosen = dict(STUDIES[name])
-    kinds = releases | {"planar_laplace": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")}
+    kinds = releases | {"one_feature": wire.AutoRelease(epsilon="1", promise="one_feature")}
     study = open_study(owner, few, kinds[chosen.pop("release", "identity")], **chosen)
     with modeler.http() as http:
         body = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
