@@ -330,7 +330,7 @@ class EiDeblurred(GpRule):
     """Expected improvement of f itself, averaged over the places that the noisy coordinates of Z may stand for."""
 
     name: Literal["ei_deblurred"]
-    """Name of the algorithm. It needs a release with Gaussian or planar Laplace noise."""
+    """Name of the algorithm. It needs a release with Gaussian or Laplace noise."""
     explored: float = Field(0.5, ge=0, le=1)
     """Share of its steps, the first ones, that explore by an upper confidence bound."""
 

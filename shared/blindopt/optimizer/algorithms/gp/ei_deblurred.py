@@ -68,7 +68,7 @@ class EiDeblurred(GpRule):
     def __init__(self, candidates: Matrix, settings: AlgorithmSettings, horizon: int, explored: float = 0.5) -> None:
         noise = declared_noise(settings.noise)
         if noise is None:
-            raise Invalid("ei_deblurred needs a release with Gaussian or planar Laplace noise: choose ei")
+            raise Invalid("ei_deblurred needs a release with Gaussian or Laplace noise: choose ei")
         if settings.capacity > OUTCOMES_MAX:
             raise Invalid(f"ei_deblurred takes at most {OUTCOMES_MAX:,} outcomes: choose ei")
         super().__init__(np.asarray(candidates), settings)
