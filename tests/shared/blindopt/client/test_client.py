@@ -262,11 +262,11 @@ def test_candidates_that_drip_are_cut_too(slow, tmp_path):
 
 def test_exchanges_that_end_in_time_leave_no_deadline(party):
     """A deadline that was left would cut the connection, and the last request would open another one."""
-    with client_of(party, timeout_s=1.0) as client:
+    with client_of(party, timeout_s=3.0) as client:
         for _ in range(5):
             with pytest.raises(Unreachable):
                 client.study()
-        time.sleep(1.2)  # past the deadlines of all of them
+        time.sleep(3.2)  # past the deadlines of all of them
         with pytest.raises(Unreachable):
             client.study()
     assert (len(party.requests), party.connections) == (6, 1)
