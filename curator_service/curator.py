@@ -67,7 +67,7 @@ class Curator:
         self.erasures.finish()
         if context.audit_trail.is_sound and context.audit_trail.head().size:  # else it may be the wrong database
             vault.keep_only(recorded)
-        self.studies = Studies(context, self.budgets.uses, settings)
+        self.studies = Studies(context, self.budgets.uses, settings, vault)
         self.public_forecasts = PublicForecasts(context, self.runner)
         previews = Previews(self.runner)
         self.releases = Releases(context, vault, self.budgets, self.runner, previews, self.public_forecasts.points)

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from blindopt import wire
 from blindopt.arrays import Vector
-from blindopt.errors import Erased
+from blindopt.errors import Erased, Invalid, NotFound
 from curator_service import store
 from curator_service.budget.ledger_lines import account_name
 from curator_service.datasets import table as withheld
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
+
+_SAMPLE = "a sample is a dataset that is declared public, with the features of the study as columns"
+SAMPLE_ROWS_MIN = 10
 
 
 def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]:
@@ -71,6 +74,34 @@ def scaled_rows(
         features=spec.features,
         order=kept_records(db, vault, spec.dataset_id) if order is None else order,
     )
+
+
+def sample_rows(db: Connection, vault: Vault, spec: wire.StudyCreate) -> ScaledRows | None:
+    """The rows of the public sample that a study's release names, scaled as its records; None without one.
+
+    Raises Invalid for a sample that is not public, lacks a feature, or has too few rows.
+    """
+    if (name := getattr(spec.release, "sample_dataset_id", None)) is None:
+        return None
+    columns = public_sample(db, name, spec.features, "release.sample_dataset_id")
+    order = kept_records(db, vault, name)
+    if len(order) < SAMPLE_ROWS_MIN:
+        raise Invalid.at("release.sample_dataset_id", f"has fewer than {SAMPLE_ROWS_MIN} records: {_SAMPLE}")
+    return ScaledRows(vault.dataset(name), columns, spec.features, order)
+
+
+def public_sample(db: Connection, dataset_id: str, features: Sequence[wire.Feature], field: str) -> list[int]:
+    """The indices of the ``features`` in a dataset that is declared public. Raises Invalid, which names ``field``."""
+    try:
+        sample = store.find(db, store.datasets, dataset_id)
+    except NotFound:
+        raise Invalid.at(field, f"is no dataset of this curator: {_SAMPLE}") from None
+    if not sample.public or sample.erased_at is not None:
+        raise Invalid.at(field, f"is {'erased' if sample.public else 'not declared public'}: {_SAMPLE}")
+    names = store.column_names(sample)
+    if missing := {feature.column for feature in features} - set(names):
+        raise Invalid.at(field, f"has no column {min(missing)}: {_SAMPLE}")
+    return [names.index(feature.column) for feature in features]
 
 
 def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector | None:

@@ -54,10 +54,13 @@ class ScaledRows:
     def d(self) -> int:
         return len(self.columns)
 
-    def sample(self, count: int) -> Matrix:
+    def thinned(self, count: int) -> "ScaledRows":
         """At most ``count`` rows, evenly spaced in the order."""
-        chosen = self.order[np.linspace(0, self.n - 1, min(self.n, count)).astype(np.int64)]
-        return np.vstack([block for _, block in replace(self, order=chosen).blocks()])
+        return replace(self, order=self.order[np.linspace(0, self.n - 1, min(self.n, count)).astype(np.int64)])
+
+    def sample(self, count: int) -> Matrix:
+        """At most ``count`` rows, evenly spaced in the order, in scaled units."""
+        return np.vstack([block for _, block in self.thinned(count).blocks()])
 
     def blocks(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Matrix]]:
         """Yield consecutive blocks as new arrays (``size``, d), each with its slice of the row order."""

@@ -221,7 +221,7 @@ class Costs:
             release_pair=_release_pair(release, len(spec.features), spec.protected_rows),
             answer_pair=_answer_pair(spec),
             failure=failure(release),
-            black_box=isinstance(release, wire.GaussianProjectionRelease),
+            black_box=isinstance(release, wire.GaussianProjectionRelease | wire.AxesRelease),
             centres=prices.centres,
             refine=prices.refine,
         )
@@ -303,8 +303,9 @@ def _release_pair(release: Concrete, d: int, k: int) -> Pair | None:
             )
         case wire.GroupsRelease():
             return Pair("pure", float(wire.amount(release.epsilon)))
-        case wire.GaussianProjectionRelease():
-            # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
+        case wire.GaussianProjectionRelease() | wire.AxesRelease():
+            # Renyi divergences of the first are infinite from some order on, so it is treated as a black box. Axes are
+            # for simplicity: private ones are two mechanisms.
             return Pair("pure", float(wire.amount(release.epsilon)))
         case wire.IdentityRelease() | wire.PoGpUcbRelease():
             return None

@@ -224,7 +224,13 @@ def _masses(edges: Vector, d: int) -> Vector:
 DELTA_FEATURES_MIN = 5
 GAIN_MIN = 0.02
 """`auto` spends a delta on planar Laplace noise from so many features on, where that makes it so much smaller."""
-Local = wire.GaussianRelease | wire.PlanarLaplaceRelease | wire.GaussianProjectionRelease
+AXES_MAX = 20
+"""The most axes of a release."""
+AXES_SHARE = Decimal("0.2")
+"""Of epsilon, which private axes use; and half of delta."""
+_MILLIONTHS = Decimal("1e-12")
+Rows = wire.GaussianRelease | wire.PlanarLaplaceRelease
+Local = Rows | wire.GaussianProjectionRelease | wire.AxesRelease
 Concrete = wire.IdentityRelease | wire.PoGpUcbRelease | wire.GroupsRelease | Local
 
 
@@ -240,6 +246,14 @@ def concrete(study: wire.StudyCreate) -> tuple[Concrete, str | None]:
     d, k = len(study.features), study.protected_rows
     if spec.promise == "one_feature":
         return _planar(spec, None), "Chosen: Laplace noise in each feature, which needs no delta."
+    if d > PLANAR_FEATURES_MAX and (axes := _axes(spec, d)) is not None:
+        whose = "a public sample" if axes.axes == "public" else "the records, found privately"
+        return axes, f"Chosen: axes of {whose}, because {d} features each add noise."
+    return smallest(spec, d, k)
+
+
+def smallest(spec: wire.AutoRelease, d: int, k: int) -> tuple[Rows, str]:
+    """The noise with the smallest standard deviation per coordinate of ``d``, for ``k`` rows of a person, and why."""
     if spec.delta is None:
         return _planar(spec, None), "Chosen: planar Laplace, the noise that needs no delta."
     gaussian = _gaussian(spec, spec.delta)
@@ -260,6 +274,25 @@ def concrete(study: wire.StudyCreate) -> tuple[Concrete, str | None]:
     return gaussian, f"Chosen: Gaussian, the smaller noise ({sizes})."
 
 
+def of_axes(release: wire.AxesRelease) -> tuple[Decimal, float]:
+    """Epsilon and delta of the axes; 0 for public ones."""
+    if release.axes == "public":
+        return Decimal(0), 0.0
+    epsilon = (wire.amount(release.epsilon) * AXES_SHARE).quantize(_MILLIONTHS, ROUND_FLOOR)
+    return epsilon, (release.delta or 0.0) / 2
+
+
+def on_axes(release: wire.AxesRelease, r: int, k: int) -> Rows:
+    """The release of the rows on ``r`` axes, with what the axes leave of epsilon and delta, for a move by Delta."""
+    epsilon, delta = of_axes(release)
+    rest = wire.AutoRelease(
+        epsilon=format(wire.amount(release.epsilon) - epsilon, "f"),
+        delta=None if release.delta is None else release.delta - delta,
+        sensitivity=release.sensitivity,
+    )
+    return smallest(rest, r, k)[0]
+
+
 def epsilon_of(release: Concrete) -> Decimal | None:
     return None if isinstance(release, wire.IdentityRelease) else wire.amount(release.epsilon)
 
@@ -271,12 +304,17 @@ def failure(release: Concrete) -> float:
     return release.delta or 0.0
 
 
-def as_run(study: wire.StudyCreate, mechanism: str, delta: float | None = None) -> Concrete:
+def as_run(study: wire.StudyCreate, mechanism: str, delta: float | None = None, r: int | None = None) -> Concrete:
     """The release of a study that ran with ``mechanism``, even if ``auto`` would take another one today.
 
-    ``delta``: that of its report, which says whether planar Laplace noise was drawn with one.
+    ``delta`` and ``r``: those of its report, which say whether planar Laplace noise was drawn with a delta, and on how
+    many axes.
     """
     spec = study.release
+    if isinstance(spec, wire.AutoRelease) and mechanism == "axes":
+        spec = _axes(spec, len(study.features)) or spec
+    if isinstance(spec, wire.AxesRelease):
+        return spec.model_copy(update={"r": r or spec.r})
     if not isinstance(spec, wire.AutoRelease):
         return spec
     if mechanism == "planar_laplace":
@@ -286,8 +324,25 @@ def as_run(study: wire.StudyCreate, mechanism: str, delta: float | None = None) 
     raise ValueError(f"auto never took {mechanism} for this study")
 
 
+def _axes(spec: wire.AutoRelease, d: int) -> wire.AxesRelease | None:
+    """The axes that ``auto`` takes for ``d`` features; None without any, or where noise on all features is better."""
+    is_public = spec.sample_dataset_id is not None
+    if spec.r == d if is_public else spec.radius is None or spec.delta is None:
+        return None
+    return wire.AxesRelease(
+        mechanism="axes",
+        epsilon=spec.epsilon,
+        delta=spec.delta,
+        sensitivity=spec.sensitivity,
+        axes="public" if is_public else "private",
+        sample_dataset_id=spec.sample_dataset_id,
+        radius=None if is_public else spec.radius,
+        r=spec.r,
+    )
+
+
 def _planar(spec: wire.AutoRelease, delta: float | None) -> wire.PlanarLaplaceRelease:
-    fields = spec.model_dump(exclude={"mechanism", "delta"})
+    fields = spec.model_dump(exclude={"mechanism", "delta", "sample_dataset_id", "radius", "r"})
     return wire.PlanarLaplaceRelease(mechanism="planar_laplace", delta=delta, **fields)
 
 

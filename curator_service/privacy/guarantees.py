@@ -10,7 +10,7 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 
 from blindopt import wire
-from curator_service.privacy.calibration import Concrete, Local, concrete, failure
+from curator_service.privacy.calibration import Concrete, Local, concrete, failure, of_axes
 from curator_service.privacy.prices import ONE_FEATURE, answers_add_up, exact, group_delta, is_groups
 
 EXACT_ANSWERS = (
@@ -62,6 +62,8 @@ def guarantee(
     if sandbox:
         label = f"{SANDBOX} For real records the same settings mean: "
     second = "" if withdrawn is not None or not isinstance(ran, wire.PlanarLaplaceRelease) else _second_draw(spec, ran)
+    if isinstance(ran, wire.AxesRelease):
+        second = _whose_axes(ran, len(spec.features))
     return f"{label}{promised}{second} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
@@ -182,9 +184,9 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
                 f"outcome, any event is at most e^{release.epsilon} times as probable, whatever an attacker knows. "
                 f"{public}."
             )
-        case wire.GaussianRelease() | wire.GaussianProjectionRelease() | wire.PlanarLaplaceRelease() if (
-            delta := failure(release)
-        ):
+        case (
+            wire.GaussianRelease() | wire.GaussianProjectionRelease() | wire.PlanarLaplaceRelease() | wire.AxesRelease()
+        ) if delta := failure(release):
             return (
                 f"({release.epsilon}, {delta!r})-differential privacy of each {whose} features: for two "
                 f"datasets that {differ} by at most {release.sensitivity!r} in scaled units, any event is at "
@@ -198,6 +200,17 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
                 f"e^{release.epsilon} times as probable under one as under the other, whatever an attacker knows."
                 + (f" {ONE_FEATURE}" if wire.hides_one_feature(release) else "")
             )
+
+
+def _whose_axes(release: wire.AxesRelease, d: int) -> str:
+    """Where the columns of a release on axes come from."""
+    if release.axes == "public":
+        return " Its columns are axes of a public sample, in which no record takes part."
+    epsilon, delta = of_axes(release)
+    origin = f" Its columns are axes of the records, found for epsilon {exact(epsilon)} and delta {delta!r} of these."
+    if release.r != d:
+        return origin
+    return f"{origin} They serve a search less than all features, which therefore have noise of their own each."
 
 
 def _second_draw(spec: wire.StudyCreate, release: wire.PlanarLaplaceRelease) -> str:

@@ -21,9 +21,12 @@ import numpy as np
 from blindopt import wire
 from blindopt.arrays import Vector
 from curator_service.privacy.calibration import (
+    AXES_MAX,
     Concrete,
     gaussian_delta,
     gaussian_sd,
+    of_axes,
+    on_axes,
     projected_gaussian_sd,
     projected_length,
     slope_of_row,
@@ -122,16 +125,27 @@ def protection(spec: wire.StudyCreate, release: Concrete) -> Protection | None:
     return Protection(hidden, most, first, spec.rows_per_person, is_one_feature=is_one_feature)
 
 
-def of_release(spec: wire.StudyCreate, release: Concrete, moves: float) -> Decimal:
-    """Epsilon of a person by the release alone, at its delta, if each record moves by ``moves`` times Delta."""
+def of_release(spec: wire.StudyCreate, release: Concrete, moves: float, columns: int | None = None) -> Decimal:
+    """Epsilon of a person by the release alone, at its delta, if each record moves by ``moves`` times Delta.
+
+    ``columns``: those of the release, where they are not the features.
+    """
     assert not isinstance(release, wire.IdentityRelease | wire.PoGpUcbRelease)
-    epsilon, d = wire.amount(release.epsilon), len(spec.features)
+    epsilon, d = wire.amount(release.epsilon), columns or len(spec.features)
     k, protected = spec.rows_per_person, spec.protected_rows
     if isinstance(release, wire.GroupsRelease):
         return epsilon * (k // protected)
     if moves <= 1 and k == protected:
         return epsilon
     moves = max(moves, 1.0)
+    if isinstance(release, wire.AxesRelease):  # a row moves no further along axes
+        r = release.r or min(AXES_MAX, d)
+        rest = of_release(spec, on_axes(release, r, protected), moves, r)
+        of_gram, delta = of_axes(release)
+        if not of_gram:
+            return max(epsilon, rest)
+        shift = k / protected * max(moves, 1.0) / gaussian_sd(of_gram, delta, 1.0, 1)
+        return max(epsilon, _UP.add(rest, Decimal(gaussian_epsilon(delta, np.array([shift]), np.ones(1)))))
     if isinstance(release, wire.PlanarLaplaceRelease):
         slope = slope_of_row(epsilon, release.delta, d, protected) if moves > 1 else epsilon
         return max(epsilon, _UP.multiply(k * slope, Decimal(moves)))

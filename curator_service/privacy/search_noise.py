@@ -1,11 +1,11 @@
 """What the noise of a release and of answers does to a search, and which tool serves a draft: from public values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from math import exp, hypot, prod
 
 from blindopt.answer_worth import FEW, carried, law_of
-from blindopt.arrays import Matrix
+from blindopt.arrays import Matrix, Vector
 from blindopt.gp.input_noise import declared_noise
 from blindopt.wire import (
     Caution,
@@ -24,7 +24,7 @@ from blindopt.wire import (
     amount,
     hides_one_feature,
 )
-from curator_service.privacy.search_simulation import rho, rho_of_box
+from curator_service.privacy.search_simulation import rho, rho_of_box, rho_of_variances
 
 CHANCE = 0.1
 """Below this rho no search was ahead of random records (docs/privacy.md, "How much noise a search bears")."""
@@ -37,9 +37,18 @@ FEATURES_MAX = 20
 """Uniform rows say nothing of more features than this: those are mostly embeddings, which fill no box."""
 
 
-def rho_of(features: list[Feature], law: NoiseLaw, columns: int) -> float | None:
-    """``rho`` of rows that are uniform in the declared box; None without noise, and where the box says nothing."""
-    if declared_noise(law) is None or len(features) > FEATURES_MAX:
+def rho_of(
+    features: list[Feature], law: NoiseLaw, columns: int, sample: Matrix | None = None, axes: Matrix | None = None
+) -> float | None:
+    """``rho`` of rows that are uniform in the declared box, or of a public ``sample``, by ``axes`` if there are any.
+
+    None without noise, and where the box says nothing.
+    """
+    if declared_noise(law) is None:
+        return None
+    if sample is not None:
+        return rho(sample, law, columns, axes)
+    if len(features) > FEATURES_MAX:
         return None
     widths = tuple((feature.upper - feature.lower) / feature.unit for feature in features)
     return rho_of_box(widths, law.family, law.sd or 0.0, columns)
@@ -49,6 +58,18 @@ def diagonal(features: list[Feature], *, is_sum: bool = False) -> float:
     """The diagonal of the declared box, or the sum of its sides, in scaled units."""
     sides = [(feature.upper - feature.lower) / feature.unit for feature in features]
     return sum(sides) if is_sum else hypot(*sides)
+
+
+def best_columns(rows: Matrix | Vector, axes: Matrix | None, laws: Mapping[int, NoiseLaw]) -> int:
+    """The number of columns with the largest ``rho``, where ``laws`` has the noise for each number.
+
+    Of public ``rows`` (n, d) along their ``axes`` (d, d); without axes, of rows with these variances (d,).
+    """
+
+    def of(r: int) -> float:
+        return rho_of_variances(rows, laws[r], r) if axes is None else rho(rows, laws[r], r, axes[:, :r])
+
+    return max(laws, key=of)
 
 
 def in_words(value: float | None, spec: StudyCreate | None = None, points: Sequence[ForecastPoint] = ()) -> str | None:
@@ -128,14 +149,16 @@ def of_study(spec: StudyCreate, value: float | None) -> list[Caution]:
     return [_caution(spec, _of_rho(value))]
 
 
-def of_records(spec: StudyCreate, box: float | None, rows: Matrix, law: NoiseLaw, columns: int) -> list[Caution]:
+def of_records(
+    spec: StudyCreate, box: float | None, rows: Matrix, law: NoiseLaw, columns: int, axes: Matrix | None = None
+) -> list[Caution]:
     """The same from the records, where the box does not show it: for the owner alone. ``rows``: some, scaled."""
     if declared_noise(law) is None or (box is not None and box < CHANCE) or isinstance(spec.release, IdentityRelease):
         return []
     if not rows.var(axis=0).any():
         message = "All of your records are alike in these features, so a search is no better than random records."
         return [Caution(code="noise_hides_search", field=field_of_delta(spec), message=f"{message} Choose others.")]
-    if (value := rho(rows, law, columns)) >= CHANCE:
+    if (value := rho(rows, law, columns, axes)) >= CHANCE:
         return []
     return [_caution(spec, f"Your records are harder to tell apart than the declared bounds suggest. {_of_rho(value)}")]
 
@@ -231,8 +254,11 @@ def tool(
             )
             return Tool(name="not_useful", why=why, figures={"probability": share})
     hints = []
-    if d > FEATURES_MAX:
-        hints.append("Replace embeddings by the few axes that hold most of their variance, found on a public sample.")
+    if d > FEATURES_MAX and not any(getattr(spec.release, name, None) for name in ("sample_dataset_id", "radius")):
+        hints.append(
+            "Name a public sample of the same kind: the few axes that hold most of its variance need far less noise. "
+            "Or state a radius: the axes are found in the records, privately."
+        )
     elif d >= ONE_FEATURE_MIN and value is not None:
         hints.append(f"Choose fewer features{'' if hides_one_feature(spec.release) else ': each adds noise to all'}.")
         if rho_of_one_feature is not None and rho_of_one_feature - value >= ONE_FEATURE_GAIN:

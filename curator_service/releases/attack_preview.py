@@ -23,6 +23,7 @@ from curator_service.releases.attacks import groups, trial
 from curator_service.releases.attacks.averaging import ENDLESS
 from curator_service.releases.attacks.scene import percent
 from curator_service.releases.attacks.worker import PROGRAM, Job, PreviewResult, Published, attempt
+from curator_service.releases.mechanisms.axes import SAMPLE_ROWS
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import mechanism_of
 from curator_service.releases.report import release_status
@@ -67,6 +68,7 @@ def job_of(
 ) -> Job:
     """The preview of a draft, or attacks on the release with the id ``published``, as a job for its worker process."""
     columns, outcome = records.column_indices(db, spec)
+    sample = records.sample_rows(db, vault, spec)
     return Job(
         study=spec,
         release=release,
@@ -78,6 +80,9 @@ def job_of(
         if published is None
         else Published(candidates=vault.candidates(published), order=vault.order_file(published)),
         seconds=PREVIEW_SECONDS,
+        sample=None if sample is None else vault.records(getattr(spec.release, "sample_dataset_id", "")),
+        sample_columns=[] if sample is None else sample.columns,
+        sample_order=[] if sample is None else sample.thinned(SAMPLE_ROWS).order.tolist(),
     )
 
 
@@ -147,7 +152,8 @@ def on_study(database: Database, vault: Vault, study_id: str) -> tuple[wire.Stud
         view, release = owner_view(db, study_id), store.release_of(db, study_id)
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
-        mechanism = mechanism_of(spec, release_status(db, spec, view.report).release)
+        sample = records.sample_rows(db, vault, spec)
+        mechanism = mechanism_of(spec, release_status(db, spec, view.report).release, sample)
     z = None if release is None else npy_files.load(vault.candidates(release.id))
     if z is None:
         mechanism.assess(rows)  # raises ReleaseImpossible, which says why

@@ -15,10 +15,10 @@ from typing import Any
 from blindopt import wire
 from blindopt.arrays import Matrix
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import Invalid, NotFound, StateConflict
+from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.datasets.datasets import dataset_view
-from curator_service.datasets.records import kept_records
+from curator_service.datasets.records import kept_records, public_sample
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.privacy.prices import Prices, is_groups
@@ -195,23 +195,10 @@ def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _In
     rows = records
     dataset_id = study.dataset_id if forecast.rows == "records" else forecast.sample_dataset_id
     if forecast.sample_dataset_id is not None:
-        try:
-            sample = store.find(db, store.datasets, forecast.sample_dataset_id)
-        except NotFound:
-            raise _no_sample("is no dataset of this curator") from None
-        if not sample.public:
-            raise _no_sample("is not declared public")
-        missing = {feature.column for feature in study.features} - set(store.column_names(sample))
-        if missing:
-            raise _no_sample(f"has no column {min(missing)}")
-        rows = int(sample.rows)
+        public_sample(db, forecast.sample_dataset_id, study.features, "sample_dataset_id")
+        rows = int(store.find(db, store.datasets, forecast.sample_dataset_id).rows)
     most = GROUP_ROWS if is_groups(study) and dataset_id is None else forecast.rows_max
     return _Inputs(study, min(rows, most), dataset_id, records)
-
-
-def _no_sample(why: str) -> Invalid:
-    needed = "a sample is a dataset that is declared public, with the features of the study as columns"
-    return Invalid.at("sample_dataset_id", f"{why}: {needed}")
 
 
 def forecast_request(row: Any) -> wire.ForecastCreate:
@@ -235,7 +222,6 @@ ANSWERS = ("1", "4")
 """Values of epsilon of an answer that are tried beside the draft's own."""
 EPSILONS = ("0.5", "1", "2", "4", "8")
 WAITING_MAX, KEPT_MAX = 2, 32
-_TRIED = ("gaussian", "planar_laplace", "gaussian_projection")
 
 
 @dataclass(slots=True)
@@ -324,7 +310,7 @@ class PublicForecasts:
             own = [] if isinstance(spec.answers, wire.NoAnswerNoise) else [spec.answers.epsilon, *ANSWERS]
             levels = [*{wire.amount(epsilon): epsilon for epsilon in reversed(own)}.values()]
         mechanisms: list[wire.ForecastMechanism] = ["auto"]
-        if not isinstance(spec.release, wire.GroupsRelease) and spec.release.mechanism in _TRIED:
+        if isinstance(spec.release, wire.GaussianRelease | wire.PlanarLaplaceRelease | wire.GaussianProjectionRelease):
             mechanisms = [spec.release.mechanism]
         forecast = wire.ForecastCreate(
             epsilons=list(EPSILONS),

@@ -36,6 +36,7 @@ from curator_service.datasets.labels import Labels
 from curator_service.datasets.records import withheld_records
 from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, cautions, entropy, search_noise
+from curator_service.privacy.calibration import as_run
 from curator_service.privacy.guarantees import CHOOSING
 from curator_service.releases.attack_preview import Previews, job_of
 from curator_service.releases.mechanisms.mechanism import Assessment, Drawn, Mechanism
@@ -123,6 +124,7 @@ class Releases:
             view = owner_view(db, study_id)
             spec = view.spec
             rows, current = records.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
+            sample = records.sample_rows(db, self._vault, spec)
             job = job_of(db, self._vault, spec, current.release)
             account = outlook(db, self._budgets.uses, spec, current.release, study_id)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
@@ -133,18 +135,18 @@ class Releases:
         self._high.pop(study_id, None)
         if verdict is not None and verdict.level == "high":
             self._high[study_id] = view.spec_sha256
-        mechanism = mechanism_of(spec, current.release)
+        mechanism = mechanism_of(spec, current.release, sample)
         points = self._forecast_of(spec)
-        report = report_of(spec, rows, mechanism, current, preview.assessment, points=points)
+        report = report_of(spec, rows, mechanism, current, preview.assessment, points=points, sample=sample)
         return report.model_copy(
             update={
-                "search": search_noise.in_words(rho_of(spec, mechanism), spec, points),
+                "search": search_noise.in_words(rho_of(spec, mechanism, sample), spec, points),
                 "attacks": preview.findings,
                 "verdict": verdict,
                 "not_tried": preview.not_tried,
                 "record_cautions": [
                     *of_records,
-                    *([] if dataset.public else _cautions_about_noise(spec, mechanism, rows)),
+                    *([] if dataset.public else _cautions_about_noise(spec, mechanism, rows, sample)),
                 ],
                 "choosing": None if dataset.public else CHOOSING,
                 "account": account,
@@ -199,13 +201,19 @@ class Releases:
             if spec.release_of is not None:
                 source = retry(partial(self._source, spec), lambda: task.is_cancelled)
             rows = retry(lambda: self._in_secret_order(study_id, spec), lambda: task.is_cancelled)
-            mechanism = mechanism_of(spec, current.release)
+            sample = None if source else retry(lambda: self._sample(study_id, spec), lambda: task.is_cancelled)
+            mechanism = mechanism_of(spec, current.release, sample)
             new_file = partial(self._vault.begin_release, release_id)
             if source is None:
                 draw = mechanism.release(rows, new_file, on_progress)
             else:
                 draw = source.copied(self._vault, new_file)
-            report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts, self._forecast_of(spec))
+            if draw.mechanism is not None:
+                mechanism = draw.mechanism
+                r = mechanism.columns(rows.d)
+                current = replace(current, release=as_run(spec, mechanism.name, getattr(mechanism, "delta", None), r))
+            points = self._forecast_of(spec)
+            report = report_of(spec, rows, mechanism, current, draw.assessment, draw.counts, points, sample)
             if source is not None:
                 report = report.model_copy(update={"version": source.report.version, "n": source.report.n})
             digest, release_parts = self._vault.keep_release(release_id, draw.records)
@@ -262,6 +270,7 @@ class Releases:
             spec = wire.StudyCreate.model_validate_json(row.spec)
             check_release_of(db, spec)
             current = release_status(db, spec, None)
+            records.sample_rows(db, self._vault, spec)  # raises Invalid before the charge
             if current.status == "withdrawn":
                 name = current.release.mechanism
                 raise StateConflict(
@@ -371,6 +380,15 @@ class Releases:
         with self._context.database.read() as db:
             return StoredRelease.of(db, self._vault, spec.release_of)
 
+    def _sample(self, study_id: str, spec: wire.StudyCreate) -> ScaledRows | None:
+        def read() -> ScaledRows | None:
+            with self._context.database.read() as db:
+                return records.sample_rows(db, self._vault, spec)
+
+        named = [name] if (name := getattr(spec.release, "sample_dataset_id", None)) else []
+        check = partial(self._context.audit_trail.check_unchanged, study_id, *named)
+        return self._context.database.verified(read, check)
+
     def _in_secret_order(self, study_id: str, spec: wire.StudyCreate) -> ScaledRows:
         def read() -> ScaledRows:
             with self._context.database.read() as db:
@@ -414,9 +432,14 @@ class StoredRelease:
         return Drawn(Assessment(), self.order, self.report.counts)
 
 
-def _cautions_about_noise(spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows) -> list[wire.Caution]:
-    law, columns = mechanism.noise(rows.d), mechanism.columns(rows.d)
-    of_records = search_noise.of_records(spec, rho_of(spec, mechanism), rows.sample(_RECORDS), law, columns)
+def _cautions_about_noise(
+    spec: wire.StudyCreate, mechanism: Mechanism, rows: ScaledRows, sample: ScaledRows | None
+) -> list[wire.Caution]:
+    law, columns, axes = mechanism.noise(rows.d), mechanism.columns(rows.d), getattr(mechanism, "axes", None)
+    if mechanism.name == "axes" and axes is None:
+        return []  # private axes are not drawn for a caution
+    rho = rho_of(spec, mechanism, sample)
+    of_records = search_noise.of_records(spec, rho, rows.sample(_RECORDS), law, columns, axes)
     return [*map(cautions.with_fix, of_records)]
 
 

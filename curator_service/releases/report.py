@@ -13,11 +13,14 @@ from curator_service.privacy import accounting, cautions, search_noise
 from curator_service.privacy.calibration import Concrete, as_run, concrete, failure
 from curator_service.privacy.guarantees import belief, confused_within, guarantee, not_protected, of_measured, whole
 from curator_service.privacy.protection import of_release
+from curator_service.releases.mechanisms.axes import Axes
 from curator_service.releases.mechanisms.mechanism import Assessment, Mechanism
 from curator_service.releases.mechanisms.registry import MECHANISMS, mechanism_of
 from curator_service.store import Reasons, reasons
 from service_kit.store.database import Connection
 
+_RECORDS = 350
+"""Public records by which rho is computed."""
 _REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=0.1, r=1, acknowledge_refuted=True)
 
 
@@ -62,7 +65,9 @@ def release_status(
         report = store.report_of(db, spec.release_of)
     if dataset is None:
         dataset = store.find(db, store.datasets, spec.dataset_id)
-    release, why = concrete(spec) if report is None else (as_run(spec, report.mechanism, report.delta), report.why)
+    release, why = (
+        concrete(spec) if report is None else (as_run(spec, report.mechanism, report.delta, report.r), report.why)
+    )
     mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name == release.mechanism)
     reason = withdrawn.get((mechanism.name, mechanism.version if report is None else report.version))
     status = mechanism.status if reason is None else "withdrawn"
@@ -77,15 +82,17 @@ def report_of(
     assessment: Assessment,
     counts: list[int] | None = None,
     points: Sequence[wire.ForecastPoint] = (),
+    sample: ScaledRows | None = None,
 ) -> wire.ReleaseReport:
     """The report of a release of these rows, as it was drawn. ``counts``: of groups, as they were released."""
+    rho = rho_of(spec, mechanism, sample)
     return wire.ReleaseReport(
-        **promised(spec, current, mechanism, rows.n, points),
+        **promised(spec, current, mechanism, rows.n, points, rho),
         version=mechanism.version,
         n=mechanism.candidates(rows.n) if counts is None else len(counts),
         counts=counts,
         r=mechanism.columns(rows.d),
-        search=search_noise.in_words(rho_of(spec, mechanism)),
+        search=search_noise.in_words(rho),
         attacks=[],  # only a preview has them
         **asdict(assessment),
     )
@@ -96,14 +103,14 @@ def promised(
     current: ReleaseStatus,
     mechanism: Mechanism,
     n: int,
-    points: Sequence[wire.ForecastPoint] = (),
+    points: Sequence[wire.ForecastPoint],
+    rho: float | None,
 ) -> dict[str, Any]:
     """What a check and a report of ``n`` records say alike: public values, fields of the wire.
 
-    ``points``: of the public forecast of the draft, if one has been made.
+    ``points``: of the public forecast of the draft, if one has been made. ``rho``: as ``rho_of``.
     """
     price = accounting.price(spec, current.claimed)
-    rho = rho_of(spec, mechanism)
     return {
         "mechanism": mechanism.name,
         "why": current.why,
@@ -121,10 +128,13 @@ def promised(
     }
 
 
-def rho_of(spec: wire.StudyCreate, mechanism: Mechanism) -> float | None:
+def rho_of(spec: wire.StudyCreate, mechanism: Mechanism, sample: ScaledRows | None = None) -> float | None:
     """What a search can learn through a release, as ``search_noise.rho_of``, from public values."""
-    d = len(spec.features)
-    return search_noise.rho_of(spec.features, mechanism.noise(d), mechanism.columns(d))
+    d, axes = len(spec.features), getattr(mechanism, "axes", None)
+    if sample is None and isinstance(mechanism, Axes):
+        return None
+    rows = None if sample is None else sample.sample(_RECORDS)
+    return search_noise.rho_of(spec.features, mechanism.noise(d), mechanism.columns(d), rows, axes)
 
 
 def promises(spec: wire.StudyCreate) -> list[wire.PromiseOffer]:
@@ -161,7 +171,9 @@ def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, holds: bool) -> li
     """
     sensitivity = getattr(spec.release, "sensitivity", None)
     d, law = len(spec.features), mechanism.noise(len(spec.features))
-    sd, confused = law.sd, confused_within(law, d, spec.protected_rows)
+    sd, confused = law.sd, confused_within(law, mechanism.columns(d), spec.protected_rows)
+    if isinstance(mechanism, Axes) and mechanism.spec.axes == "private":
+        confused = None  # their axes say something, too
     return [
         wire.FeatureMeaning(
             column=feature.column,

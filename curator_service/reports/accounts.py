@@ -20,6 +20,7 @@ from curator_service.budget.views import outlook
 from curator_service.datasets.datasets import dataset_view
 from curator_service.datasets.facts import cautions_from_records
 from curator_service.datasets.labels import Labels
+from curator_service.datasets.records import sample_rows
 from curator_service.privacy import accounting, search_noise
 from curator_service.privacy.calibration import epsilon_of
 from curator_service.privacy.guarantees import of_measured, surest, whole
@@ -34,7 +35,7 @@ from curator_service.releases.report import promised, promises, release_status, 
 from curator_service.reports.feature_results import noise_variance
 from curator_service.store import reasons
 from curator_service.studies.release_cache import Released, ReleasedStudies
-from curator_service.studies.studies import check_release_of, fitted
+from curator_service.studies.studies import check_release_of, fitted, with_columns
 from curator_service.studies.study_caps import changes_by_study
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -208,12 +209,14 @@ class Accounts:
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
             spec = fitted(spec, dataset)
+            sample = sample_rows(db, self._studies.vault, spec)
+            spec = with_columns(spec, sample)
             check_release_of(db, spec)
             current = release_status(db, spec, None)
             account = outlook(db, self._uses, spec, current.release)
             labels = Labels(self._context.seal)
             of_records = cautions_from_records(self._studies.vault, labels, db, spec, dataset)
-        mechanism = mechanism_of(spec, current.release)
+        mechanism = mechanism_of(spec, current.release, sample)
         epsilon = epsilon_of(current.release) if current.status == "sound" else None
         if epsilon is not None and (record := whole(spec, current.release)) is not None:
             epsilon = wire.amount(record)
@@ -221,8 +224,8 @@ class Accounts:
             epsilon = measured
         protected = protection(spec, current.claimed)
         hidden, whole_record = protected.figures if protected else (None, None)
-        points, rho, offers = self._forecast_of(spec), rho_of(spec, mechanism), promises(spec)
-        fields = promised(spec, current, mechanism, dataset.rows, points)
+        points, rho, offers = self._forecast_of(spec), rho_of(spec, mechanism, sample), promises(spec)
+        fields = promised(spec, current, mechanism, dataset.rows, points, rho)
         unit = None if isinstance(spec.measurement, wire.ColumnMeasurement) else spec.measurement.unit
         return wire.StudyCheck(
             **fields,

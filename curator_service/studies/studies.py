@@ -9,15 +9,20 @@ from curator_service import store
 from curator_service.budget import ledger, ledger_lines
 from curator_service.budget.file_use import FileUses
 from curator_service.budget.views import outlook
+from curator_service.datasets import records
 from curator_service.datasets.columns import no_column
 from curator_service.datasets.datasets import dataset_view
+from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, answers, cautions, prices
+from curator_service.privacy.calibration import smallest
 from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.releases.mechanisms import groups
-from curator_service.releases.mechanisms.registry import planned_mechanism
+from curator_service.releases.mechanisms.axes import Axes
+from curator_service.releases.mechanisms.registry import mechanism_of, planned_mechanism
 from curator_service.releases.report import release_status
 from curator_service.settings import Settings
 from curator_service.store import Reasons, reasons
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.housekeeping import Housekeeping
 from service_kit.context.request import Effect, RequestContext
@@ -38,8 +43,9 @@ ONE_VALUE = (
 class Studies:
     """Creates, changes, lists and closes studies. ``Releases`` opens them."""
 
-    def __init__(self, context: ServiceContext, uses: FileUses, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, uses: FileUses, settings: Settings, vault: Vault) -> None:
         self._context = context
+        self._vault = vault
         self._uses = uses
         self._has_measurer = settings.measurer_url is not None
         self.housekeeping = Housekeeping(context, store.studies, "study", store.find, owner_view)
@@ -88,6 +94,7 @@ class Studies:
         Raises Invalid or StateConflict if it cannot be made.
         """
         spec = fitted(study, dataset_view(store.find(db, store.datasets, study.dataset_id)))
+        spec = with_columns(spec, records.sample_rows(db, self._vault, spec))
         check_release_of(db, spec)
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid.at("measurement.source", NO_MEASURER)
@@ -251,6 +258,21 @@ def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreat
         spec = spec.model_copy(update={"refine": refine})
     _check_fit(spec, dataset, faults)
     return spec
+
+
+def with_columns(spec: wire.StudyCreate, sample: ScaledRows | None) -> wire.StudyCreate:
+    """The study with the number of columns that its public sample determines, if it has one and no number."""
+    release, d, k = spec.release, len(spec.features), spec.protected_rows
+    if sample is None or not isinstance(release, wire.AxesRelease | wire.AutoRelease) or release.r is not None:
+        return spec
+    mechanism, law = planned_mechanism(spec), None
+    if not isinstance(mechanism, Axes):  # few features: auto adds noise to all of them
+        return spec
+    if isinstance(release, wire.AutoRelease):
+        on_all = smallest(release, d, k)[0]
+        law = None if release.delta is None else mechanism_of(spec, on_all).noise(d)
+    r = mechanism.of_sample(sample, law).columns(d)
+    return spec.model_copy(update={"release": release.model_copy(update={"r": r})})
 
 
 def check_release_of(db: Connection, spec: wire.StudyCreate) -> None:

@@ -28,7 +28,7 @@ KEPT_BYTES = 256 << 20
 WAIT_SECONDS = 20.0
 
 By = Literal["mean", "improvement"]
-ROTATED = ("po_gp_ucb", "gaussian_projection")
+ROTATED = ("po_gp_ucb", "gaussian_projection", "axes")
 """Mechanisms whose columns of Z are mixtures of features."""
 _AXES_MAX = 12
 

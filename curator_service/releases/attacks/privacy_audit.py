@@ -26,6 +26,7 @@ from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, Group
 from curator_service.privacy.noise.lattice import lattice
 from curator_service.privacy.prices import answers_add_up, is_groups
 from curator_service.releases.attacks.column_space import implied
+from curator_service.releases.mechanisms.axes import Axes
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.registry import mechanism_of
@@ -88,8 +89,11 @@ def _of_rows(spec: wire.StudyCreate, mechanism: Mechanism, draws: int, delta: fl
         half[1:] = 0.0  # the worst move is along an axis
     share = min(1.0, getattr(mechanism, "sensitivity", 1.0) / np.linalg.norm(half / [f.unit for f in spec.features]))
     values = np.repeat([middle, middle + share * half], draws, axis=0)
+    rows = ScaledRows(values, list(range(d)), spec.features, np.arange(len(values)))
+    if isinstance(mechanism, Axes):  # the first along the move
+        mechanism = mechanism.of_sample(rows)
     out = np.empty((len(values), mechanism.columns(d)))
-    mechanism.draw(ScaledRows(values, list(range(d)), spec.features, np.arange(len(values))), out)
+    mechanism.draw(rows, out)
     z, moved = out[:draws], out[draws:]
     r, fifth = z.shape[1], draws // 5
     towards = moved[:fifth].mean(axis=0) - z[:fifth].mean(axis=0)  # where Z was turned, nothing else says it

@@ -29,6 +29,8 @@ class Public:
     name: str
     epsilon: str | None
     delta: float
+    mixed: bool = False
+    """Whether columns of Z are axes of all features."""
 
     @classmethod
     def of(cls, spec: StudyCreate, mechanism: Mechanism) -> "Public":
@@ -44,12 +46,14 @@ class Public:
             epsilon=release.epsilon,
             # The mechanism's: a draft may grant a delta that its mechanism does without.
             delta=getattr(mechanism, "delta", None) or 0.0,
+            mixed=mechanism.name == "axes",
         )
 
     @property
     def shows_x(self) -> bool:
         """Whether a row of Z is the row of X itself, with or without noise."""
-        return self.law.family in ("none", "gaussian", "planar_laplace", "laplace_each") and not self.rotated
+        shown = ("none", "gaussian", "planar_laplace", "laplace_each")
+        return self.law.family in shown and not (self.rotated or self.mixed)
 
     @property
     def noise_sd(self) -> float:

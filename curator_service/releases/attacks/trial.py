@@ -76,6 +76,7 @@ def one_by_one(
         assert outcomes is not None
         yield from groups.one_by_one(spec, mechanism, outcomes, rng)
         return
+    mechanism = mechanism.prepare(rows)
     public, count, draw_seconds = Public.of(spec, mechanism), ROWS, 0.0
     if public.noise_sd:
         draw_seconds = row_seconds or _row_seconds(mechanism, rows.d)

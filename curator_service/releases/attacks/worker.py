@@ -44,6 +44,10 @@ class Job(runner.Message):
     withheld: list[int] = []
     published: Published | None = None
     seconds: float
+    sample: Path | None = None
+    """The file of the public sample that the release names."""
+    sample_columns: list[int] = []
+    sample_order: list[int] = []
 
 
 class Reply(runner.Reply):
@@ -92,7 +96,11 @@ def attempt(task: Task[Reply], job: Job) -> PreviewResult:
 def _work(job: Job, _: Matrix | None, sender: runner.Sender[Reply]) -> Reply:
     values = npy_files.load(job.records)
     y = None if job.outcome is None else values[:, job.outcome]
-    mechanism, z = mechanism_of(job.study, job.release), None
+    sample, z = None, None
+    if job.sample is not None:
+        public = npy_files.load(job.sample)
+        sample = ScaledRows(public, job.sample_columns, job.study.features, np.array(job.sample_order))
+    mechanism = mechanism_of(job.study, job.release, sample)
     if (published := job.published) is not None:
         order, z = np.load(published.order, allow_pickle=False), npy_files.load(published.candidates)
     else:

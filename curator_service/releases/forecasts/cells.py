@@ -17,6 +17,7 @@ from curator_service.privacy.measurement.groups import LEVELS, GroupAnswers
 from curator_service.privacy.noise import least_epsilon
 from curator_service.privacy.prices import UNITS, Prices, exact, text
 from curator_service.releases.mechanisms import groups
+from curator_service.releases.mechanisms.axes import Axes
 from curator_service.releases.mechanisms.mechanism import Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.releases.mechanisms.private_centres import PrivateCentres
@@ -74,6 +75,8 @@ class Cell:
             sigma_min = spectrum(rows).sigma_min / mechanism.sensitivity
             r = largest_r(sigma_min, float(mechanism.epsilon), mechanism.delta)
             mechanism = PoGpUcb(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, min(max(r, 1), COLUMNS_MAX))
+        if isinstance(mechanism, Axes):  # the rows are those of a sample, or else stand for it
+            return mechanism.of_sample(rows) if mechanism.spec.axes == "public" else mechanism.prepare(rows)
         mechanism.assess(rows)
         return mechanism
 
@@ -204,7 +207,11 @@ def _release(study: wire.StudyCreate, name: str, epsilon: str) -> wire.ReleaseSp
     own_delta = getattr(of_study, "delta", None)
     delta = FAILURE_PROBABILITY if own_delta is None else own_delta
     match name:
+        case "auto" if isinstance(of_study, wire.AxesRelease):
+            return of_study.model_copy(update={"epsilon": epsilon})
         case "auto":  # without a delta it takes pure epsilon-DP alone, as the study would
+            if isinstance(of_study, wire.AutoRelease):
+                shared |= of_study.model_dump(include={"sample_dataset_id", "radius", "r"})
             return wire.AutoRelease(delta=own_delta, promise=promise, **shared)
         case "planar_laplace":
             delta = own_delta if isinstance(of_study, wire.PlanarLaplaceRelease) else None

@@ -44,6 +44,8 @@ class Drawn:
     """The record of each candidate; of groups the candidate of each stored record."""
     counts: list[int] | None = None
     """Of groups, the noisy numbers of their records."""
+    mechanism: "Mechanism | None" = None
+    """The mechanism as it ran, where it found out more before the draw."""
 
 
 class Mechanism(ABC):
@@ -72,6 +74,10 @@ class Mechanism(ABC):
     def assess(self, rows: ScaledRows) -> Assessment:
         """Compute the properties of a draw, without one. Raises ReleaseImpossible where a draw would fail."""
         return Assessment()
+
+    def prepare(self, rows: ScaledRows) -> "Mechanism":
+        """The mechanism as ``draw`` needs it, for many draws of these rows. Point of no return, as ``draw``."""
+        return self
 
     @abstractmethod
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:

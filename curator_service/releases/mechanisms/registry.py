@@ -2,10 +2,11 @@
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from curator_service.datasets.scaling import rounding_of
-from curator_service.privacy.calibration import Concrete, concrete
+from curator_service.datasets.scaling import ScaledRows, rounding_of
+from curator_service.privacy.calibration import AXES_MAX, EPSILON_MIN, Concrete, concrete, of_axes
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
+from curator_service.releases.mechanisms.axes import Axes, PrivateGram
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Identity, Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
@@ -20,6 +21,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     PlanarLaplaceMechanism,
     GaussianMechanism,
     GaussianProjection,
+    Axes,
     Groups,
     PoGpUcb,
     Identity,
@@ -62,8 +64,11 @@ def _check_refine(study: wire.StudyCreate, spec: Concrete) -> None:
         raise Invalid.at("refine.persons", "is missing: say how many persons may be refined, or cap budget.queries")
 
 
-def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:
-    """The mechanism of a concrete release, calibrated to all rows of a person. Raises Invalid where it does not fit."""
+def mechanism_of(study: wire.StudyCreate, spec: Concrete, sample: ScaledRows | None = None) -> Mechanism:
+    """The mechanism of a concrete release, calibrated to all rows of a person. Raises Invalid where it does not fit.
+
+    ``sample``: the rows of the public sample that the release names, without which it has no axes.
+    """
     d, k = len(study.features), study.protected_rows
     match spec:
         case wire.IdentityRelease():
@@ -88,6 +93,9 @@ def mechanism_of(study: wire.StudyCreate, spec: Concrete) -> Mechanism:
             return PlanarLaplaceMechanism(epsilon, spec.sensitivity, rounding, spec.rotate, k, spec.delta, spec.promise)
         case wire.GaussianProjectionRelease():
             return _projection(study, spec, d)
+        case wire.AxesRelease():
+            axes = _axes(study, spec, d)
+            return axes if sample is None else axes.of_sample(sample)
 
 
 def _check_one_feature(spec: wire.PlanarLaplaceRelease) -> None:
@@ -119,6 +127,21 @@ def _projection(study: wire.StudyCreate, spec: wire.GaussianProjectionRelease, d
     if mechanism.slack(d) > 1e-3 * spec.sensitivity:
         raise _too_small(study)
     return mechanism
+
+
+def _axes(study: wire.StudyCreate, spec: wire.AxesRelease, d: int) -> Axes:
+    if d < 2 or (spec.r or 2) > d:
+        raise Invalid.at("release.r", f"axes are for 2 features or more, and at most as many as these {d}")
+    if (spec.r or 0) > AXES_MAX and spec.r != d:
+        raise Invalid.at("release.r", f"there are {AXES_MAX} axes at most: leave r out")
+    axes = Axes(spec, d, _rounding(study, spec), study.protected_rows)
+    if axes.slack(d) > 1e-3 * spec.sensitivity:
+        raise _too_small(study)
+    if spec.axes == "private":
+        if of_axes(spec)[0] < EPSILON_MIN:
+            raise Invalid.at("release.epsilon", "is too small for private axes, which use a fifth of it")
+        PrivateGram.of(axes, 1)
+    return axes
 
 
 def _rounding(study: wire.StudyCreate, spec: wire.LocalRelease) -> float:

@@ -99,8 +99,58 @@ class GaussianProjectionRelease(Request):
     r: int = Field(ge=1, le=1_000, description="Columns of the release; smaller than the number of features.")
 
 
+_SAMPLE = Field(
+    None,
+    description="A dataset that is declared public and has columns of the same names: the axes that hold most of its "
+    "variance make the columns of the release.",
+)
+_RADIUS = Field(
+    None,
+    description="A public bound of the length of a record in scaled units, for axes that are found in the records "
+    "privately. Longer records count with this length, for the axes alone.",
+)
+_COLUMNS = Field(
+    None,
+    ge=2,
+    le=FEATURES_MAX,
+    description="Columns of the release; null: as many as let a search learn most, by the public sample (stored in the "
+    "draft), or by the private axes.",
+)
+
+
+class AxesRelease(Request):
+    """Z = X V plus noise in r columns, V the axes that hold most of the variance of a public sample or of the records.
+
+    Axes of the records are found privately, for a fifth of epsilon and half of delta.
+    """
+
+    mechanism: Literal["axes"] = Field(description="Name of the release mechanism.")
+    epsilon: Epsilon
+    delta: FailureProbability | None = Field(
+        None, description="delta of (epsilon, delta); null: pure epsilon-DP, for axes of a public sample only."
+    )
+    sensitivity: Delta = 1.0
+    axes: Literal["public", "private"] = Field(
+        "public", description="public: of sample_dataset_id; private: of the records, with noise."
+    )
+    sample_dataset_id: Name | None = _SAMPLE
+    radius: PositiveFloat | None = _RADIUS
+    r: int | None = _COLUMNS
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.axes == "public" and (self.sample_dataset_id is None or self.radius is not None):
+            raise ValueError("public axes need a sample_dataset_id, and no radius")
+        if self.axes == "private" and (self.radius is None or self.delta is None or self.sample_dataset_id is not None):
+            raise ValueError("private axes need a radius and a delta, and no sample_dataset_id")
+        return self
+
+
 class AutoRelease(Request):
-    """The sound mechanism with the smallest noise per coordinate, chosen from public values alone."""
+    """The sound mechanism with the smallest noise per coordinate, chosen from public values alone.
+
+    With more than 20 features axes: of a public sample if it is named, else private ones if a radius and a delta are.
+    """
 
     mechanism: Literal["auto"] = Field("auto", description="Name of the release mechanism.")
     epsilon: Epsilon
@@ -108,6 +158,9 @@ class AutoRelease(Request):
     sensitivity: Delta = 1.0
     promise: Promise = "euclidean"
     rotate: bool = Field(False, description=_ROTATE)
+    sample_dataset_id: Name | None = _SAMPLE
+    radius: PositiveFloat | None = _RADIUS
+    r: int | None = _COLUMNS
 
 
 CELLS_MAX = 10_000
@@ -184,12 +237,13 @@ ReleaseSpec = Annotated[
     | Annotated[PlanarLaplaceRelease, Tag("planar_laplace")]
     | Annotated[GaussianRelease, Tag("gaussian")]
     | Annotated[GaussianProjectionRelease, Tag("gaussian_projection")]
+    | Annotated[AxesRelease, Tag("axes")]
     | Annotated[GroupsRelease, Tag("groups")]
     | Annotated[PoGpUcbRelease, Tag("po_gp_ucb")]
     | Annotated[IdentityRelease, Tag("identity")],
     Discriminator(_mechanism),
 ]
-LocalRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianProjectionRelease
+LocalRelease = AutoRelease | PlanarLaplaceRelease | GaussianRelease | GaussianProjectionRelease | AxesRelease
 """Each record is released by itself, with noise."""
 SoundRelease = LocalRelease | GroupsRelease
 
@@ -319,7 +373,7 @@ class ReleaseReport(Reply):
         description="Whether the guarantee is proved, refuted or withdrawn, or whether there is none."
     )
     n: int = Field(description="Number of candidates; before a release of groups, the number of groups.")
-    r: int = Field(description="Columns of the release.")
+    r: int = Field(description="Columns of the release; before private axes are found, the most there may be.")
     counts: list[int] | None = Field(
         None, description="Groups: the noisy number of records of each candidate, as released; null otherwise."
     )

@@ -14,6 +14,7 @@ from blindopt.wire import Feature
 from curator_service.datasets.scaling import BLOCK_ROWS, ScaledRows
 from curator_service.privacy.calibration import concrete
 from curator_service.releases.mechanisms import registry
+from curator_service.releases.mechanisms.axes import Axes
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Identity
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
@@ -28,6 +29,10 @@ SPECS = {
         "sound",
     ),
     "gaussian": ('{"mechanism": "gaussian", "epsilon": "1.5", "delta": 1e-6, "sensitivity": 0.5}', "sound"),
+    "axes": (
+        '{"mechanism": "axes", "epsilon": "1.5", "sensitivity": 0.5, "sample_dataset_id": "ds_1", "r": 2}',
+        "sound",
+    ),
     "groups": (
         '{"mechanism": "groups", "epsilon": "1.5", "cells": {"kind": "grid", "parts": [2, 3]}, "min_count": 5}',
         "sound",
@@ -42,6 +47,11 @@ EXPECTED = {
     "planar_laplace": PlanarLaplaceMechanism(Decimal("1.5"), 0.5),
     "gaussian_projection": GaussianProjection(Decimal("1.5"), 1e-6, 0.5, 3),
     "gaussian": GaussianMechanism(Decimal("1.5"), 1e-6, 0.5),
+    "axes": Axes(
+        wire.AxesRelease(mechanism="axes", epsilon="1.5", sensitivity=0.5, sample_dataset_id="ds_1", r=2),
+        2,
+        axes=np.eye(2),
+    ),
     "groups": Groups(
         [Feature(column=f"x{j}", lower=0.0, upper=8.0) for j in range(2)],
         wire.GridCells(kind="grid", parts=[2, 3]),
@@ -88,7 +98,8 @@ def test_a_request_finds_its_mechanism_with_its_parameters(name):
     mechanism, expected = planned_mechanism(study), EXPECTED[name]
     if status == "sound" and name != "groups":
         # each feature half a scaled unit to each side: 2^-51 sqrt(1/4 + 1/4 + ...), and 2^-20 more
-        expected = dataclasses.replace(expected, rounding=2.0**-51 * (1 + 2.0**-20) * (d / 4) ** 0.5)
+        more = {"axes": None} if name == "axes" else {}  # these come from the sample
+        expected = dataclasses.replace(expected, **more, rounding=2.0**-51 * (1 + 2.0**-20) * (d / 4) ** 0.5)
     assert mechanism == expected
     assert concrete(study)[1] is None
     assert (mechanism.name, mechanism.status) == (name, status)

@@ -101,6 +101,7 @@ REQUESTS = [
     (wire.AutoRelease, AUTO),
     (wire.PlanarLaplaceRelease, PLANAR),
     (wire.GaussianProjectionRelease, PROJECTION),
+    (wire.AxesRelease, {**GAUSSIAN, "mechanism": "axes", "axes": "private", "radius": 2.5, "r": None}),
     (wire.NoAnswerNoise, {"mechanism": "none"}),
     (wire.LaplaceAnswers, LAPLACE),
     (wire.OneBitAnswers, ONE_BIT),
