@@ -70,6 +70,8 @@ def body_of(form: Form, dataset: wire.DatasetView, upto: str) -> Body:
     without |= {"features.*.scale"} if not of_groups and hides not in ("small", "own") else set()
     without |= {"measurement.noise_variance", "answers.centre", "answers.value_bound"}
     without |= {name for name in ("kernel", "refine") if not form.has(name)}
+    if form.get("release.mechanism") in ("auto", "axes"):  # rho decides how many columns there are
+        without |= {"release.r"}
     without |= set() if dataset.person_column is None else {"rows_per_person"}  # it is the dataset's
     body = form.read(wire.StudyCreate, without)
     if "features" in steps:

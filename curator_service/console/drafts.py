@@ -303,6 +303,7 @@ async def _show(
     if dataset is not None and step == "release":
         used = {names[i] for i in form.items("features", "column") if i < len(names)}
         context["lists"] = {column: columns for column, columns in lists.items() if used.intersection(columns)}
+        context["samples"] = [d for d in await datasets(page.api) if d.public and d.id != dataset.id]
         context["compared"] = await _compared(page, dataset, form.get("change"))
     if dataset is not None and step in ("release", "answers", "review"):
         probe = replace(form, errors={}, problem=None)

@@ -446,6 +446,8 @@ STUDIES = {
         "release": {"mechanism": "planar_laplace", "epsilon": "1", "sensitivity": 2.0, "promise": "one_feature"},
         "features": PLAIN,
     },
+    "auto axes": {"release": {"epsilon": "2", "delta": 1e-6, "sample_dataset_id": "ds_2"}},
+    "private axes": {"release": {"mechanism": "axes", "epsilon": "2", "delta": 1e-6, "axes": "private", "radius": 7.5}},
     "refuted": {"release": PROJECTED | {"mechanism": "po_gp_ucb", "acknowledge_refuted": True}, "features": SCALED},
     "nothing": {"release": {"mechanism": "identity"}, "answers": {"mechanism": "none"}, "features": PLAIN},
     **{name: {"answers": PRICED | {"mechanism": name}} for name in ("auto", "laplace", "one_bit", "piecewise")},

@@ -261,6 +261,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service.privacy.answers import is_exact
     from curator_service.queries import answer_versions, measurement_entries, queries
     from curator_service.releases import groups, releases
+    from curator_service.releases.mechanisms.axes import PrivateGram
     from curator_service.studies.messages import Messages
     from curator_service.tuning.tunings import Tunings
     from service_kit.runner import Worker
@@ -286,6 +287,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, links._Link, "carry", "carried")
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
     _call(gun, noise.GaussianLaw, "add", "release.draw")
+    _call(gun, PrivateGram, "noisy", "axes.draw")
     _call(gun, groups, "answers", "groups.draw")
     _replies(
         gun,

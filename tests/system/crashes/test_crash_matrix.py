@@ -558,6 +558,8 @@ def test_a_run_over_its_budget_of_bytes_that_kills_interrupt_ends_in_words_and_c
 IN_A_RELEASE = {
     ("release.before-commit", 1): "draft",
     ("release.after-commit", 1): "releasing",
+    ("axes.draw.before", 1): "releasing",
+    ("axes.draw.after", 1): "releasing",
     ("release.draw.before", 1): "releasing",
     ("release.draw.after", 1): "releasing",
     ("file.before", 1): "releasing",
@@ -569,11 +571,12 @@ IN_A_RELEASE = {
     ("published.reply.half", 1): "open",
     ("published.reply.after", 1): "open",
 }
-RELEASES_TOGETHER = [list(IN_A_RELEASE)[begin : begin + 4] for begin in range(0, len(IN_A_RELEASE), 4)]
+RELEASES_TOGETHER = [list(IN_A_RELEASE)[begin : begin + 5] for begin in range(0, len(IN_A_RELEASE), 5)]
 # Before and while the process reads, and when it has read.
 IN_A_READING = ("reading.before", "reading.begun.after", "reading.after")
 IN_A_REGISTRATION = (*IN_A_READING, "file.before", "file.after", "registered.before-commit", "registered.after-commit")
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
+AXES = wire.AxesRelease(mechanism="axes", epsilon="4", delta=1e-5, axes="private", radius=2.0)
 
 
 def _shoot(parties, point, passage=1):
@@ -599,7 +602,8 @@ def _released_in_spite_of_kills(parties, small, dataset, point, passage):
     """Release as many studies as there are kills; the last of them."""
     curator = parties.curator
     for _ in range(KILLS):
-        draft = checks.draft(small, dataset, epsilon=EPSILON, answers=LENGTH, release=GAUSSIAN)
+        release = AXES if point.startswith("axes.") else GAUSSIAN
+        draft = checks.draft(small, dataset, epsilon=EPSILON, answers=LENGTH, release=release)
         with parties.owner() as owner:
             made = owner.create_study(draft).id
             delay = _shoot(parties, point, passage)
