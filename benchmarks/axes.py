@@ -58,7 +58,7 @@ def data(name: str) -> tuple[Domain, Matrix, Matrix]:
     lengthscale = 0.739 * sqrt(2 * float(sample.var(axis=0).sum()))
     kernel = wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=1e-6)
     root = np.linalg.cholesky(SquaredExponential(lengthscale)(x, x) + 1e-8 * np.eye(len(x)))
-    return Domain(x, kernel), sample, root
+    return Domain(x, kernel), np.asarray(sample, dtype=np.float64), np.asarray(root, dtype=np.float64)
 
 
 def axes_of(domain: Domain, epsilon: str, *, is_private: bool) -> Axes:
@@ -118,7 +118,7 @@ def size(n: int = 50_000, d: int = 768) -> str:
     spread = np.sqrt(np.arange(1, d + 1) ** -1.5)
     x = np.random.default_rng(23).standard_normal((n, d)) * spread / np.linalg.norm(spread) * 13
     domain = Domain(x, wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=1e-6))
-    rows, started_s, begun_s = domain.rows, time.process_time(), time.perf_counter()
+    rows, started_s, clock_s = domain.rows, time.process_time(), time.perf_counter()
     drawn = axes_of(domain, "1", is_private=True).release(rows, lambda *shape: np.empty(shape), lambda share: None)
     seconds, wall = time.process_time() - started_s, time.perf_counter() - clock_s
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -45,7 +45,7 @@ def draft(
     spent = Decimal(epsilon) * answers if private and answers else None
     kernel = wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=0.1 if private else 1e-4)
     settings: dict[str, Any] = {"release": wire.IdentityRelease(mechanism="identity"), **noise, **chosen}
-    if isinstance(settings["release"], wire.GaussianRelease) and spent is not None:
+    if isinstance(settings["release"], wire.GaussianRelease | wire.AxesRelease) and spent is not None:
         spent += Decimal(settings["release"].epsilon)
     caps = {"queries": answers, "epsilon_total": None if spent is None else f"{spent:f}"}
     return a_study_of(small, dataset, **caps | {"kernel": kernel} | settings)
