@@ -29,13 +29,13 @@ from curator_service.privacy.protection import protection
 from curator_service.queries import table as inbox
 from curator_service.queries.queries import answers_of_all
 from curator_service.releases.groups import group_entries
-from curator_service.releases.mechanisms.registry import mechanism_of
+from curator_service.releases.mechanisms.registry import mechanism_of, with_columns
 from curator_service.releases.releases import ForecastOf
 from curator_service.releases.report import promised, promises, release_status, rho_of
 from curator_service.reports.feature_results import noise_variance
 from curator_service.store import reasons
 from curator_service.studies.release_cache import Released, ReleasedStudies
-from curator_service.studies.studies import check_release_of, fitted, with_columns
+from curator_service.studies.studies import check_release_of, fitted
 from curator_service.studies.study_caps import changes_by_study
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext

@@ -12,13 +12,10 @@ from curator_service.budget.views import outlook
 from curator_service.datasets import records
 from curator_service.datasets.columns import no_column
 from curator_service.datasets.datasets import dataset_view
-from curator_service.datasets.scaling import ScaledRows
 from curator_service.privacy import accounting, answers, cautions, prices
-from curator_service.privacy.calibration import smallest
 from curator_service.privacy.guarantees import belief, not_protected, whole
 from curator_service.releases.mechanisms import groups
-from curator_service.releases.mechanisms.axes import Axes
-from curator_service.releases.mechanisms.registry import mechanism_of, planned_mechanism
+from curator_service.releases.mechanisms.registry import planned_mechanism, with_columns
 from curator_service.releases.report import release_status
 from curator_service.settings import Settings
 from curator_service.store import Reasons, reasons
@@ -258,21 +255,6 @@ def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreat
         spec = spec.model_copy(update={"refine": refine})
     _check_fit(spec, dataset, faults)
     return spec
-
-
-def with_columns(spec: wire.StudyCreate, sample: ScaledRows | None) -> wire.StudyCreate:
-    """The study with the number of columns that its public sample determines, if it has one and no number."""
-    release, d, k = spec.release, len(spec.features), spec.protected_rows
-    if sample is None or not isinstance(release, wire.AxesRelease | wire.AutoRelease) or release.r is not None:
-        return spec
-    mechanism, law = planned_mechanism(spec), None
-    if not isinstance(mechanism, Axes):  # few features: auto adds noise to all of them
-        return spec
-    if isinstance(release, wire.AutoRelease):
-        on_all = smallest(release, d, k)[0]
-        law = None if release.delta is None else mechanism_of(spec, on_all).noise(d)
-    r = mechanism.of_sample(sample, law).columns(d)
-    return spec.model_copy(update={"release": release.model_copy(update={"r": r})})
 
 
 def check_release_of(db: Connection, spec: wire.StudyCreate) -> None:

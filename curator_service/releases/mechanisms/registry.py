@@ -3,7 +3,7 @@
 from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.datasets.scaling import ScaledRows, rounding_of
-from curator_service.privacy.calibration import AXES_MAX, EPSILON_MIN, Concrete, concrete, of_axes
+from curator_service.privacy.calibration import AXES_MAX, EPSILON_MIN, Concrete, concrete, of_axes, smallest
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
 from curator_service.releases.mechanisms.axes import Axes, PrivateGram
@@ -35,6 +35,21 @@ def planned_mechanism(study: wire.StudyCreate) -> Mechanism:
     mechanism = mechanism_of(study, spec)
     _check_refine(study, spec)
     return mechanism
+
+
+def with_columns(spec: wire.StudyCreate, sample: ScaledRows | None) -> wire.StudyCreate:
+    """The study with the number of columns that its public sample determines, if it has one and no number."""
+    release, d, k = spec.release, len(spec.features), spec.protected_rows
+    if sample is None or not isinstance(release, wire.AxesRelease | wire.AutoRelease) or release.r is not None:
+        return spec
+    mechanism, law = planned_mechanism(spec), None
+    if not isinstance(mechanism, Axes):  # few features: auto adds noise to all of them
+        return spec
+    if isinstance(release, wire.AutoRelease):
+        on_all = smallest(release, d, k)[0]
+        law = None if release.delta is None else mechanism_of(spec, on_all).noise(d)
+    r = mechanism.of_sample(sample, law).columns(d)
+    return spec.model_copy(update={"release": release.model_copy(update={"r": r})})
 
 
 def refinement_of(study: wire.StudyCreate) -> PlanarLaplaceMechanism:
