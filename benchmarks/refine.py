@@ -32,7 +32,7 @@ Written by `python -m benchmarks.refine` from the runs beside this page. Functio
 kernel on 10,000 records, as in the frontier of benchmarks/papers/results: planar Laplace noise at epsilon 1, and
 {STEPS} queries after 3 random ones. A queried record leaves again with noise of its own, of the epsilon in the first
 column. Outcomes are exact. Regret of the best queried record in standard deviations of the prior, with the standard
-error; differences are to no second draw on the same functions and releases.
+error; differences are to no second draw on the same functions.
 
 """
 

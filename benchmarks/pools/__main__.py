@@ -40,7 +40,8 @@ the top 1 %: its regret at 50 is shown if all runs went on.
 
 Written by `make pools ARGS="private --tool epsilon1"` from the runs beside this page. A run sees the candidates, 2,000
 of a pool at most, through a new release: planar Laplace noise that hides a twentieth of each range, at epsilon 1 or 3.
-Outcomes are exact, and nothing is set. In brackets: the standard error of the mean.
+With refined3 the release is at epsilon 1, and each queried candidate leaves again at 3. Outcomes are exact, and nothing
+is set. In brackets: the standard error of the mean.
 
 """
 }
