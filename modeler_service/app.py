@@ -39,7 +39,7 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with serving.running(app, context, delivery, retention) as ends:
             modeler.wakeups.attach()
-            await run_in_threadpool(modeler.work)
+            await run_in_threadpool(modeler.scheduler.start)
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield
 

@@ -253,18 +253,8 @@ _COUNT_BYTES = PreparedStatement(
 )
 
 
-def add_run(
-    db: Connection,
-    run_id: str,
-    *,
-    state: str,
-    spec: str,
-    sealed_token: bytes,
-    created_at: str,
-    pause_asked_at: str | None = None,
-) -> None:
-    values = {"id": run_id, "state": state, "spec": spec, "sealed_token": sealed_token, "created_at": created_at}
-    db.execute(runs.insert(), values | {"pause_asked_at": pause_asked_at})
+def add_run(db: Connection, run_id: str, **values: Any) -> None:
+    db.execute(runs.insert().values(id=run_id, **values))
 
 
 def change_run(db: Connection, run_id: str, **values: Any) -> None:
@@ -520,7 +510,6 @@ def answered_trials(db: Connection) -> Iterator[TrialRow]:
 
 
 def unanswered_trials(db: Connection, run_id: str) -> list[TrialRow]:
-    """Trials of a run without an answer, in order."""
     where = (trials.c.run_id == run_id) & trials.c.answered_at.is_(None)
     return _trials(db, _TRIALS.where(where).order_by(trials.c.number))
 
@@ -676,7 +665,6 @@ def observations_of(db: Connection, run_id: str) -> list[wire.Observation]:
 def add_message(
     db: Connection, run_id: str, *, author_key: str, request_sha256: str, body: str, created_at: str
 ) -> int:
-    """Add a message; return its number."""
     last = db.execute(select(func.max(messages.c.number)).where(messages.c.run_id == run_id)).scalar()
     number = int(last or 0) + 1
     message = MessageRow(run_id, number, author_key, request_sha256, body, created_at, reply=None, problem=None)
@@ -685,7 +673,6 @@ def add_message(
 
 
 def written_message(db: Connection, run_id: str, author_key: str) -> MessageRow | None:
-    """The message that was written under this key, or None."""
     where = (messages.c.run_id == run_id) & (messages.c.author_key == author_key)
     row = db.execute(_MESSAGES.where(where)).one_or_none()
     return None if row is None else MessageRow(*row)
@@ -706,13 +693,11 @@ def message_body(db: Connection, run_id: str, number: int) -> str | None:
 
 
 def message_page(db: Connection, run_id: str, after: int = 0, limit: int | None = None) -> list[MessageRow]:
-    """Messages of a run after a number, in order."""
     where = (messages.c.run_id == run_id) & (messages.c.number > after)
     return [MessageRow(*row) for row in db.execute(_MESSAGES.where(where).order_by(messages.c.number).limit(limit))]
 
 
 def change_message(db: Connection, run_id: str, number: int, *, problem: str | None, **values: bytes) -> None:
-    """Store what came of sending a message."""
     where = (messages.c.run_id == run_id) & (messages.c.number == number)
     db.execute(update(messages).where(where).values(problem=problem, **values))
 

@@ -29,11 +29,6 @@ def parts_of(settings: Settings, n: int, workers: int) -> int:
     return max(1, -(-n // settings.engine_partition_rows), min(workers, n // ROWS_MIN))
 
 
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def is_remote(settings: Settings, plan: wire.Plan) -> bool:
     """Whether the candidates of a run are computed with at a cluster, whose memory counts in place of this one's."""
     return "://" in settings.candidates_engine and isinstance(plan.algorithm, PARTITIONED)
@@ -56,7 +51,7 @@ def engine_of(
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, user_api="blas")
-    parts = parts_of(settings, study.n, workers := processors())
+    parts = parts_of(settings, study.n, workers := len(os.sched_getaffinity(0)))
     threads = min(parts, workers)
     view = wire.RunEngine(name="threads", parts=parts, workers=threads, memory_bytes=memory_bytes)
     return RunEngine(Threads(parts, threads), view)

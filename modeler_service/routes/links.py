@@ -85,11 +85,6 @@ def _check_own(request: Request, link_id: str) -> None:
         raise NotFound("this is no link of yours")
 
 
-def address_of(link: str) -> str:
-    """The address of a link's curator, in grants and runs."""
-    return f"{SCHEME}://{link}"
-
-
 def views(context: ServiceContext) -> list[wire.LinkView]:
     """Every link, oldest first: one for each holder of a token of the role ``link``."""
     rows = [row for row in context.authentication.tokens() if row.role == "link"]
@@ -113,7 +108,7 @@ def _view(link: str, name: str, *, is_open: bool) -> wire.LinkView:
     return wire.LinkView(
         id=link,
         name=name,
-        address=address_of(link),
+        address=f"{SCHEME}://{link}",
         state=("connected" if mailbox.is_connected else "absent") if is_open else "revoked",
         seconds_since_pull=mailbox.seconds_since_pull,
         waiting=mailbox.waiting,

@@ -11,7 +11,7 @@ from blindopt import bodies, wire
 from blindopt.errors import Invalid
 from modeler_service.store import TrialFilter
 from modeler_service.use_cases import exports, imports, run_events
-from modeler_service.use_cases.modeler import Modeler
+from modeler_service.use_cases.modeler import Modeler, check_ended
 from service_kit.web.dependencies import (
     JSON,
     NEEDS_ROOM,
@@ -105,13 +105,13 @@ def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) ->
 @router.post("/{run_id}:archive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def archive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Archive an ended run: it keeps all that it has, and is no longer counted. Returns the archived run."""
-    return RecordedReply(modeler.archive(caller, run_id, archived=True))
+    return RecordedReply(modeler.housekeeping.archive(caller, run_id, check_ended, archived=True))
 
 
 @router.post("/{run_id}:unarchive", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def unarchive_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Take a run out of the archive. Returns the run, out of the archive."""
-    return RecordedReply(modeler.archive(caller, run_id, archived=False))
+    return RecordedReply(modeler.housekeeping.archive(caller, run_id, check_ended, archived=False))
 
 
 @router.post("/{run_id}:delete", response_model=wire.Deleted, responses=documented(409), dependencies=_WRITE)

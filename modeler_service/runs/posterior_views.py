@@ -114,7 +114,8 @@ class PosteriorViews:
             coordinates, shares = on_axes(candidates, rows, axes=min(_AXES_MAX, candidates.shape[1]))
         else:
             by, coordinates = "column", np.asarray(candidates[rows])
-            shares = column_shares(coordinates)
+            variances = coordinates.var(axis=0)
+            shares = (variances / (float(variances.sum()) or 1.0)).tolist()
         axes = [axis_slice(axis, share, coordinates[:, axis - 1], means) for axis, share in enumerate(shares, start=1)]
         axes.sort(key=lambda axis: -axis.relevance)
         return wire.PosteriorSlices(outcomes=record.outcomes, by=by, axes=axes)
@@ -265,10 +266,3 @@ def _slice_part(coordinates: Vector, means: Vector) -> wire.SlicePart:
     low, high = np.quantile(means, [_LOW, _HIGH])
     at = float(coordinates.mean())
     return wire.SlicePart(at=at, mean=float(means.mean()), low=float(low), high=float(high), rows=len(means))
-
-
-def column_shares(columns: Matrix) -> list[float]:
-    """The share of each column (m, r) in the variance of all."""
-    variances = columns.var(axis=0)
-    total = float(variances.sum())
-    return [float(v) / total if total > 0 else 0.0 for v in variances]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -183,14 +184,14 @@ class RunWorker:
             last, every = first + len(rows) - 1, self._settings.countersign_every
             if last // every > (first - 1) // every:
                 queries.store()
-                self._settle(curator, study)
+                with suppress(Remote, Unreachable):  # the next countersignature covers it
+                    self._witness.settle(curator, study.grant_id)
             for row, answer in zip(rows, answers, strict=True):
                 self._tick()
                 chooser.show(row, answer)
             self._interrupt.progress()
 
     def _ending(self, because: str | None, problem: str | None = None) -> Ending:
-        """Return how a completed run ends, with its recommendation."""
         recommendation = self._chooser and recommendation_of(self._chooser, "asked")
         return {
             "state": "completed",
@@ -214,13 +215,6 @@ class RunWorker:
         self._interrupt.check()
         self._interrupt.progress()
         self._queries.store_overdue()
-
-    def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
-        """Compare and countersign the shared log; without an answer, the next countersignature covers it."""
-        try:
-            self._witness.settle(curator, study.grant_id)
-        except (Remote, Unreachable):
-            return
 
     def _conclude(self, curator: StudyClient, study: wire.StudyView) -> None:
         """Settle for the last time, with retries: no later countersignature covers this one."""

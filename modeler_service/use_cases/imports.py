@@ -108,7 +108,6 @@ def misfits(past: Import, spec: wire.RunSpec, n: int) -> list[wire.ImportFault]:
 
 
 def report(past: Import, faults: Sequence[wire.ImportFault], *, before: int, dry_run: bool) -> wire.ImportReport:
-    """Return the report of an import, or of a dry run of it, into a run that has ``before`` past measurements."""
     good = [observation for line, observation in past.observations if line not in {fault.line for fault in faults}]
     return wire.ImportReport(
         dry_run=dry_run,

@@ -68,10 +68,6 @@ class Modeler:
         with self.context.database.read() as db:
             return {"run": states(db, store.runs)}
 
-    def work(self) -> None:
-        """Work on runs from now on, also on unfinished ones."""
-        self.scheduler.start()
-
     def leave(self) -> None:
         """End the streams, and the requests that wait for a run."""
         self.wakeups.close()
@@ -248,10 +244,6 @@ class Modeler:
         self.scheduler.wake(run_id)
         return reply
 
-    def archive(self, request: RequestContext, run_id: str, *, archived: bool) -> StoredReply:
-        """Archive an ended run, which keeps all that it has, or take it out of the archive. Raises StateConflict."""
-        return self.housekeeping.archive(request, run_id, _check_ended, archived=archived)
-
     def delete(self, request: RequestContext, run_id: str) -> StoredReply:
         """Delete an ended run with its answers and messages; the logs stay. Raises StateConflict.
 
@@ -259,7 +251,7 @@ class Modeler:
         """
 
         def remove(db: Connection, row: RunRow) -> dict[str, object]:
-            _check_ended(db, row)
+            check_ended(db, row)
             details: dict[str, object] = {"unanswered": unanswered(db, run_id)}
             store.delete_run(db, run_id)
             return details
@@ -394,7 +386,7 @@ class Modeler:
         )
 
 
-def _check_ended(db: Connection, row: RunRow) -> None:
+def check_ended(db: Connection, row: RunRow) -> None:
     if row.ended_at is None:
         raise StateConflict("the run has not ended: stop it first")
 
@@ -420,6 +412,5 @@ def _too_many(count: int) -> str:
 
 
 def _check_fits(faults: list[wire.ImportFault]) -> None:
-    """Raise Invalid with the faults of an import, if there are any."""
     if faults:
         raise Invalid.of([{"field": f"{fault.line}.{fault.field}", "message": fault.message} for fault in faults])

@@ -107,7 +107,7 @@ class LogVerification:
     def start(self) -> None:
         """Verify in the background from now on; before this returns, the first part of a log that is not long."""
         self._writes.verified = -1
-        self._context.database.on_foreign_write(self._looks[0].wake)
+        self._context.database.on_foreign_write = self._looks[0].wake
         try:
             self._writes.seconds = self._live() * SECONDS_A_RECORD
             if self._is_small():

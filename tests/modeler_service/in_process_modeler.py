@@ -57,7 +57,7 @@ def modeler_at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, worke
     with open_context(settings, clock) as context:
         modeler = Modeler(replace(context, database=WatchedDatabase(context.database)), settings, worker)
         if work:
-            modeler.work()
+            modeler.scheduler.start()
         try:
             yield modeler
         finally:

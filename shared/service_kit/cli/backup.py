@@ -145,16 +145,6 @@ def check(source: Path, context: ServiceContext, named: Callable[[Connection], I
             context.seal.open(value)
 
 
-def _drop_unnamed(
-    partial: Path, source: Path, context: ServiceContext, named: Callable[[Connection], Iterable[str]]
-) -> None:
-    """Delete unpacked files that the database does not name: those of datasets that were erased since the backup."""
-    with context.database.read() as db:
-        file_names = {context.database.path.name, *named(db)}
-    for name in _manifest(source).files.keys() - file_names:
-        (partial / name).unlink()
-
-
 def _manifest(source: Path) -> Manifest:
     try:
         return Manifest.model_validate_json((source / MANIFEST).read_bytes())
@@ -190,7 +180,10 @@ def restore_backup(
             verification, words = verified(program, opened)
             opened.database.write(lambda db: program.restored(db, opened, gone))
             opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
-            _drop_unnamed(partial, source, opened, program.files)
+            with opened.database.read() as db:
+                file_names = {opened.database.path.name, *program.files(db)}
+            for name in _manifest(source).files.keys() - file_names:  # of datasets that were erased since the backup
+                (partial / name).unlink()
             if settings.database_address is not None:
                 opened.database.copy_to(settings.database_address)
         if settings.database_address is not None:

@@ -122,7 +122,10 @@ def build(program: Program[S]) -> typer.Typer:
 
         Example: blindopt-curator serve --port 8410 --data-dir data
         """
-        _dump_no_core()
+        # No crash writes this process's memory, which has the keys, to a file, nor may its user's programs read it.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if sys.platform == "linux":  # a handler of core dumps takes no notice of the limit
+            ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         gc.disable()  # what is imported and built now stays, too
         from service_kit.listener.server import server
         from service_kit.store import users
@@ -192,13 +195,6 @@ def finish(cli: typer.Typer, service: str) -> None:
     for group in cli.registered_groups:
         if group.typer_instance is not None:
             finish(group.typer_instance, service)
-
-
-def _dump_no_core() -> None:
-    """Let no crash write the memory of this process, which has the keys, to a file, nor its user's programs read it."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # a handler of core dumps takes no notice of the limit
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _application(program: Program[S], settings: S) -> Any:

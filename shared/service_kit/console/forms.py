@@ -76,7 +76,8 @@ class Form:
                 if value.filename:
                     files[name] = value
             else:
-                values.setdefault(name, []).append(_cleaned(value))
+                text = "".join(sign for sign in encodable(value) if sign in "\r\n\t" or ord(sign) >= 32)
+                values.setdefault(name, []).append(text)
         (key,) = values.pop(KEY, [""])[:1]
         values.pop(CSRF, None)
         return cls(key if len(key) == _KEY_LENGTH and key.isalnum() else "", values, files)
@@ -185,7 +186,7 @@ class Form:
                 return {tag: typed}
         if "properties" in schema:
             paths = {key: f"{name}.{key}".removeprefix(".") for key in schema["properties"]}
-            paths = {key: path for key, path in paths.items() if _starred(path) not in without}
+            paths = {key: path for key, path in paths.items() if re.sub(r"\.[0-9]+", ".*", path) not in without}
             return {key: self._read(schema["properties"][key], path, without) for key, path in paths.items()}
         if "properties" in (item := schema.get("items", {})):
             return {
@@ -352,10 +353,6 @@ def inlined(model: type[BaseModel]) -> Mapping[str, Any]:
     return schema
 
 
-def _starred(path: str) -> str:
-    return re.sub(r"\.[0-9]+", ".*", path)
-
-
 def shown(value: object) -> str:
     """A value as a page shows it beside an input.
 
@@ -380,7 +377,3 @@ def filled_in(value: object) -> str:
 def encodable(text: str) -> str:
     """Replace lone surrogates, which a form's charset may contain and UTF-8 cannot, by the replacement character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _cleaned(text: str) -> str:
-    return "".join(c for c in encodable(text) if c in "\r\n\t" or ord(c) >= 32)

@@ -61,10 +61,6 @@ class Session:
         """The token that every form of this session carries. It reveals nothing about the secret."""
         return hmac.new(self.secret, b"csrf", hashlib.sha256).hexdigest()
 
-    def is_csrf(self, token: str) -> bool:
-        """Compare with the token, in constant time."""
-        return hmac.compare_digest(self.csrf.encode(), token.encode())
-
 
 class Sessions:
     """Opens, finds and ends sessions. Settings limit their duration, and how often somebody may try to log in."""
@@ -191,8 +187,6 @@ class Sessions:
         audit_log.append(db, "session.opened", actor=user.principal.actor, now=now, details={})
 
     async def end(self, session: Session) -> None:
-        """End a session (a logout), and record it in the log."""
-
         def work(db: Connection) -> None:
             now = self._context.clock()
             sessions.end(db, session.id_sha256, now)

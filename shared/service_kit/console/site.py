@@ -97,7 +97,6 @@ class Console:
         return self.renderer.error(page, error.status, headers, **fields)
 
     async def is_live(self, session: Session) -> bool:
-        """Whether a session is still live, for long responses."""
         return await self._sessions.is_live(session)
 
     # --- routes -------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ class Console:
         _same_origin(request)
         data = await _sent(request, max_files=10, max_fields=10_000, max_part_size=_PART_MAX)
         token = data.get(CSRF)
-        if not isinstance(token, str) or not session.is_csrf(token):
+        if not isinstance(token, str) or not same(token, session.csrf):
             raise OtherSite("the form is of another session: load its page again, and send it again")
         form = Form.of(data)
         if not form.key:
@@ -263,13 +262,10 @@ def _same_origin(request: Request) -> None:
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
         raise OtherSite("the browser does not say where the form comes from: use one of today")
-    if site not in (None, "same-origin") or (origin is not None and not _is_own(request, origin)):
-        raise OtherSite("the form was sent from another site: nothing was done")
-
-
-def _is_own(request: Request, origin: str) -> bool:
     # The scheme is left out: behind a proxy that ends TLS it is not the browser's.
-    return same(_split(origin).netloc.lower(), request.headers.get("host", "").lower())
+    is_own = origin is None or same(_split(origin).netloc.lower(), request.headers.get("host", "").lower())
+    if site not in (None, "same-origin") or not is_own:
+        raise OtherSite("the form was sent from another site: nothing was done")
 
 
 def _inside(target: str) -> str:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import threading
 import time
@@ -18,13 +17,14 @@ from blindopt.audit.segments import name_of
 from blindopt.audit.verification import last_archived
 from blindopt.errors import Archived, AuditUnavailable, LogBroken, RecordChanged, StorageUnavailable, Unauthenticated
 from service_kit.background import Background
+from service_kit.context.keys import write_durably
 from service_kit.context.log_quotas import LogQuotas, counted_as
 from service_kit.context.log_summaries import OTHER, Part
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, checkpoints, segments
-from service_kit.store.base import Clock
+from service_kit.store.base import Clock, moment
 from service_kit.store.database import Connection, Database, StoreFault
 from service_kit.store.stored_replies import StoredReply
 
@@ -173,9 +173,10 @@ class AuditTrail:
             if request.path.startswith("/v1/audit/") or request.principal.role == "owner":
                 body_at(None)
             else:
-                head = audit_log.share(db, grant, body_at)
-                stored_bytes += audit_log.size_of_last(db, grant)
-                receipt = f"{head.size - 1} {base64.b64encode(self.sign(head, grant).encode()).decode()}"
+                entry = audit_log.share(db, grant, body_at)
+                stored_bytes += len(entry.body) + len(entry.leaf) + len(entry.peaks)
+                note = self.sign(audit_log.head_of(entry), grant)
+                receipt = f"{entry.seq} {base64.b64encode(note.encode()).decode()}"
         actor, now = request.principal.actor, self._clock()
         added = audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
         if request.principal.study_id is not None:
@@ -221,7 +222,7 @@ class AuditTrail:
             self._fault = str(error)
             self.notify_broken(str(error))
         else:
-            self._database.after_commit(self._save)
+            self._database.after_commit = self._save
 
     def close(self) -> None:
         """Save a last checkpoint, unless the log is broken."""
@@ -257,7 +258,7 @@ class AuditTrail:
             if not size or (saved is not None and saved.size >= size):
                 return 0.0
             covered = max(1, 1 if saved is None else saved.size)
-            last, saved_at = (audit_log.recorded_at(db, seq) for seq in (size - 1, covered - 1))
+            last, saved_at = (moment(audit_log.record_at(db, seq)["time"]) for seq in (size - 1, covered - 1))
         return max(0.0, (last - saved_at).total_seconds())
 
     @property
@@ -420,20 +421,13 @@ class SavedCheckpoint:
             raise LogBroken(f"the first {saved.size} records of the log are not those that were")
 
     def is_due(self) -> bool:
-        """Whether the last checkpoint was saved a second ago or earlier."""
         return time.monotonic() - self._saved_at >= _SAVED_EVERY_S
 
     def save(self, note: str) -> None:
         """Replace the saved note. Where the disk fails it is missing, which /readyz reports until it is saved."""
-        self._saved_at = time.monotonic()
-        partial = self._file.with_suffix(".part")
-        self.is_missing = True
+        self._saved_at, self.is_missing = time.monotonic(), True
         with suppress(OSError):
-            with partial.open("wb") as file:
-                file.write(note.encode())
-                file.flush()
-                os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
-            partial.replace(self._file)
+            write_durably(self._file, note.encode())
             self.is_missing = False
 
 

@@ -43,12 +43,14 @@ class Authentication:
 
     async def authenticate(self, authorization: str) -> Principal:
         """The principal of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
-        token = _parsed(authorization)
+        scheme, _, token_text = authorization.partition(" ")
+        if scheme.lower() != "bearer" or (token := parse(token_text)) is None:
+            raise Unauthenticated(_REFUSED)
         row = await self._database.read_row_soon(tokens.FIND, kid=token.kid)
         # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
         if row is None or not token.matches(row.secret_sha256):
             raise Unauthenticated(_REFUSED)
-        principal = _principal(row)
+        principal = _principal_of(row.principal, row.kid, row.role, row.name, row.study_id)
         self._check_sealed(row)
         if not tokens.is_live(row, self._clock()):
             raise Expired(principal)
@@ -136,17 +138,4 @@ class Authentication:
             return tokens.list_all(db)
 
 
-def _parsed(authorization: str) -> Token:
-    """The token of an Authorization header. Raises Unauthenticated."""
-    scheme, _, token_text = authorization.partition(" ")
-    token = parse(token_text) if scheme.lower() == "bearer" else None
-    if token is None:
-        raise Unauthenticated(_REFUSED)
-    return token
-
-
 _principal_of = lru_cache(maxsize=1024)(Principal)  # it cannot change, so requests share one
-
-
-def _principal(row: Any) -> Principal:
-    return _principal_of(row.principal, row.kid, row.role, row.name, row.study_id)

@@ -3,7 +3,6 @@
 The file may lie in the data folder before a restore, which takes it from there.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from blindopt.errors import StateConflict
 from blindopt.wire.base import validator_of
+from service_kit.context.keys import write_durably
 
 NAME = "erased"
 _IDS: TypeAdapter[list[str]] = validator_of(list[str])
@@ -28,11 +28,4 @@ def read(*files: Path) -> set[str]:
 
 
 def add(path: Path, ids: Iterable[str]) -> None:
-    """Add ids to a list, durably."""
-    partial = path.with_suffix(".part")
-    with partial.open("wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(_IDS.dump_json(sorted(read(path).union(ids)), indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_durably(path, _IDS.dump_json(sorted(read(path).union(ids)), indent=1))

@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet
 from blindopt.audit.checkpoints import CHANGES_MAX, Signer
 from blindopt.errors import StateConflict
 from service_kit.context.context import ServiceContext
-from service_kit.context.keys import Seal, key_id, next_path, read_next, write_key
+from service_kit.context.keys import Seal, key_id, next_path, read_next, write_durably
 from service_kit.context.log_summaries import seal_principals
 from service_kit.store import audit_log, sealed
 from service_kit.store.database import Connection
@@ -51,7 +51,7 @@ def _rotate_log(context: ServiceContext, path: Path) -> None:
     if len(context.signer.changes) >= CHANGES_MAX:
         raise StateConflict(f"the log key was changed {CHANGES_MAX} times: no more changes fit into its notes")
     private = os.urandom(32)
-    write_key(next_path(path), private.hex().encode())
+    write_durably(next_path(path), private.hex().encode())
     following = Signer.of(context.service, private).verifier
     details = {"key": "log", "vkey": following.vkey, "line": context.signer.change_to(following)}
     context.database.write(lambda db: _record(db, context, details))
@@ -60,9 +60,9 @@ def _rotate_log(context: ServiceContext, path: Path) -> None:
 def _rotate_seal(context: ServiceContext, secrets: Path) -> None:
     for purpose in PURPOSES:  # it was derived from the key that goes
         if not (derived := secrets / f"{purpose}.key").exists():
-            write_key(derived, context.seal.key_for(purpose).hex().encode())
+            write_durably(derived, context.seal.key_for(purpose).hex().encode())
     fresh = Fernet.generate_key()
-    write_key(next_path(secrets / "seal.key"), fresh)
+    write_durably(next_path(secrets / "seal.key"), fresh)
     following = Seal(fresh, secrets)
 
     def work(db: Connection) -> None:

@@ -129,20 +129,21 @@ def next_path(path: Path) -> Path:
 
 
 def read_next(path: Path) -> bytes | None:
-    """The new key beside a key, or None."""
     try:
         return next_path(path).read_bytes()
     except FileNotFoundError:
         return None
 
 
-def write_key(path: Path, secret: bytes) -> None:
-    """Write a key, whole and durably, over one that counts no more."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:  # created with mode 0600
-        file.write(secret)
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a file that only this user can read, whole and durably, over the one that was there."""
+    partial = path.with_name(f"{path.name}.part")
+    with partial.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
         file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(path)
+        os.fsync(file.fileno())  # otherwise a power cut may leave an empty file
+    partial.replace(path)
 
 
 def _current(

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
+    Select,
     Table,
     Text,
     bindparam,
@@ -33,7 +34,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Head, Json
 from blindopt.errors import LogBroken
 from service_kit.store import segments
-from service_kit.store.base import ARCHIVED_KINDS, KIND, METADATA, moment, page_of, stamp
+from service_kit.store.base import ARCHIVED_KINDS, KIND, METADATA, page_of, stamp
 from service_kit.store.database import check_verified
 from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import is_postgres
@@ -116,8 +117,12 @@ def append(
     """
     if kind not in _ALWAYS:
         check_verified(db)
-    seq, peaks = _next(LAST.row(db))
-    now = _not_before_the_last(db, now)
+    last = LAST.row(db)
+    seq, peaks = (0, b"") if last is None else (last.seq + 1, last.peaks)
+    # Times rise, so that ``page`` finds the first of a time by halving: a caller that read the clock before another one
+    # on this connection gets that one's time, unless the clock was set back by a minute. No caller waits as long.
+    latest: datetime = db.info.get("log_time", now)
+    now = db.info["log_time"] = latest if now < latest < now + timedelta(minutes=1) else now
     # Canonical bytes, the names in order; those of an exchange are in the shared log too.
     quoted = merkle_log.quoted
     body = f'{{"actor":{quoted(actor)}'.encode()
@@ -143,52 +148,36 @@ class Appended(NamedTuple):
     size: int
 
 
-def _not_before_the_last(db: Connection, now: datetime) -> datetime:
-    """The time of a record: that of the one before it on this connection, where a caller read the clock earlier.
-
-    So times rise, and ``page`` finds the first of a time by halving, unless the clock was set back by a minute: no
-    caller waits as long for its transaction.
-    """
-    info = db.info
-    last: datetime = info.get("log_time", now)
-    chosen = info["log_time"] = last if now < last < now + timedelta(minutes=1) else now
-    return chosen
-
-
-def share(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Head:
-    """Add an exchange to the log that both parties keep, and return its new head.
+def share(db: Connection, grant_id: str, body_at: Callable[[int], bytes]) -> Entry:
+    """Add an exchange to the log that both parties keep, and return its entry.
 
     ``body_at`` returns the canonical bytes of the exchange at a position.
     """
     last = SHARED.last(db, grant_id)
     entry = merkle_log.entry_after(last, body_at(0 if last is None else last.seq + 1))
     SHARED.add(db, grant_id, entry)
-    return head_of(entry)
-
-
-def size_of_last(db: Connection, grant_id: str) -> int:
-    """The bytes that the last entry of a shared log takes."""
-    last = SHARED.last(db, grant_id)
-    return 0 if last is None else len(last.body) + len(last.leaf) + len(last.peaks)
+    return entry
 
 
 def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int | None = None) -> Iterator[Entry]:
     """Stream the entries of the service's own log, or of the log shared with a grant, in order."""
     table = _log if grant_id is None else _shared
-    query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
-    if grant_id is not None:
-        query = query.where(_shared.c.grant_id == grant_id)
-    # Cast, because a row that was changed by hand may hold something other than bytes.
-    query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
+    query = _entries(grant_id).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
     for row in db.execute(query.execution_options(yield_per=_AT_ONCE) if limit is None else query):
         yield Entry(*row)
 
 
+def _entries(grant_id: str | None = None) -> Select[Any]:
+    table = _log if grant_id is None else _shared
+    # Cast, because a row that was changed by hand may hold something other than bytes.
+    query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
+    return query if grant_id is None else query.where(_shared.c.grant_id == grant_id)
+
+
 def staying(db: Connection, size: int) -> Iterator[Entry]:
     """Stream the records of the own log that stay when the first ``size`` are archived."""
-    query = select(_log.c.seq, *(cast(_log.c[name], LargeBinary) for name in _BYTES)).order_by(_log.c.seq)
-    query = query.where(_log.c.seq < size, or_(_log.c.kind.is_(None), _log.c.kind.not_in(ARCHIVED_KINDS)))
-    return (Entry(*row) for row in db.execute(query.execution_options(yield_per=_AT_ONCE)))
+    query = _entries().where(_log.c.seq < size, or_(_log.c.kind.is_(None), _log.c.kind.not_in(ARCHIVED_KINDS)))
+    return (Entry(*row) for row in db.execute(query.order_by(_log.c.seq).execution_options(yield_per=_AT_ONCE)))
 
 
 _BEGINNING: Any = (literal_column("1"), literal_column("100"))
@@ -215,15 +204,12 @@ def page(
     records of a shared log have neither kind, actor nor time.
     Raises Archived where the first entry that is requested is in an archived segment.
     """
-    table = _log if grant_id is None else _shared
-    query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
+    table, query = (_log if grant_id is None else _shared), _entries(grant_id)
     if archived := segments.size(db):
         if not newest:
             start, first = 0 if position is None else position + 1, 0 if since is None else _first_from(db, since)
             segments.check_present(db, grant_id, start if first < archived else max(start, first))
         query = query.where(table.c.seq >= (archived - 1 if grant_id is None else 0))
-    if grant_id is not None:
-        query = query.where(_shared.c.grant_id == grant_id)
     if kinds:
         query = query.where(or_(*map(_is_kind, kinds)))
     # Compare bytes first: parsing every record of a long log takes ten times as long.
@@ -335,18 +321,12 @@ def entry_at(db: Connection, grant_id: str | None, seq: int) -> Entry:
     raise LogBroken(f"record {seq} of the log is missing")
 
 
-def recorded_at(db: Connection, seq: int) -> datetime:
-    """When a record of the service's own log was written. Raises LogBroken if there is none."""
-    return moment(entry_at(db, None, seq).record["time"])
-
-
 def record_at(db: Connection, seq: int) -> Json:
     """A record of the service's own log. Raises LogBroken if there is none."""
     return entry_at(db, None, seq).record
 
 
 def grants(db: Connection) -> list[str]:
-    """The grants that have a shared log."""
     return list(db.execute(select(_shared.c.grant_id).distinct().order_by(_shared.c.grant_id)).scalars())
 
 
@@ -396,7 +376,3 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
             raise LogBroken(f"record {size} of the log is missing or was changed")
         size += 1
     return end
-
-
-def _next(last: Any) -> tuple[int, bytes]:
-    return (0, b"") if last is None else (last.seq + 1, last.peaks)

@@ -81,7 +81,6 @@ def grants(db: Connection) -> list[str]:
 
 
 def receipts(db: Connection, grant_id: str) -> Iterator[Any]:
-    """Stream the receipts of a grant in the order of their positions."""
     yield from db.execute(select(_receipts).where(_receipts.c.grant_id == grant_id).order_by(_receipts.c.seq))
 
 

@@ -172,8 +172,10 @@ class Database:
         """How often damage on the disk was met; and how often before a verification that met none."""
         self._data_version: Any = None
         self._tables = metadata, append_only, migrations
-        self._after_commit: Callable[[], None] = lambda: None
-        self._on_foreign_write: Callable[[], None] = lambda: None
+        self.after_commit: Callable[[], None] = lambda: None
+        """Is called after each commit, before the next transaction: quick. What it raises is logged."""
+        self.on_foreign_write: Callable[[], None] = lambda: None
+        """Is called when a transaction notices a commit of another connection: quick."""
         self._backend: Backend
         self._file: Sqlite | None = None
         self.server: Any = None
@@ -264,13 +266,6 @@ class Database:
                 self._settle(self._commit(self._run_all([(work, future, None)])))
         return future
 
-    def after_commit(self, act: Callable[[], None]) -> None:
-        """Run ``act``, which must be quick, after each commit and before the next transaction.
-
-        What it raises is logged and changes nothing: the commit is durable by then.
-        """
-        self._after_commit = act
-
     def look(self) -> None:
         """Notice the commits of other connections until now. On the event loop's own thread it would block."""
         if self._file is None:
@@ -300,10 +295,6 @@ class Database:
             self.look()
             if self.foreign_writes.count == before:
                 return result
-
-    def on_foreign_write(self, act: Callable[[], None]) -> None:
-        """Run ``act``, which must be quick, when a transaction notices a commit of another connection."""
-        self._on_foreign_write = act
 
     def read_row(self, statement: PreparedStatement, **values: Any) -> Any:
         """The only row of a statement, or None, as it was committed last: for the hot path. Raises as ``read``."""
@@ -372,7 +363,7 @@ class Database:
             row = await self.server.row_soon(statement, values)
         if self.server.saw_foreign_write and not self.foreign_writes.is_seen:
             self.foreign_writes.is_seen = True
-            self._on_foreign_write()
+            self.on_foreign_write()
         return row
 
     # --- groups of writes: on the loop's thread, except a slow commit --------------------------------
@@ -441,7 +432,10 @@ class Database:
         connection = raw(self._db)
         done: _Done = []
         try:
-            ahead = [] if self.server is None else self._ahead(group)
+            ahead: list[Ahead] = []
+            if self.server is not None:
+                lookups = (each for *_, ahead_of in group if ahead_of is not None for each in ahead_of())
+                ahead = [each for each in lookups if not each[0].is_known(self._db, each[1])]
             version, rows = self._backend.begin(connection, ahead)
             self._notice_foreign(version)
             for (statement, values), fields in zip(ahead, rows, strict=False):
@@ -455,16 +449,12 @@ class Database:
             return self._lost(connection, [(item[1], None, None) for item in group], error)
         return done
 
-    def _ahead(self, group: list["_Item"]) -> list[Ahead]:
-        wanted = (each for _, _, ahead in group if ahead is not None for each in ahead())
-        return [(statement, values) for statement, values in wanted if not statement.is_known(self._db, values)]
-
     def _notice_foreign(self, version: Any) -> None:
         if version != self._data_version:
             self._memory.clear()
             if self._data_version is not None:
                 self.foreign_writes.count += 1
-                self._on_foreign_write()
+                self.on_foreign_write()
             self._data_version = version
         self.foreign_writes.is_seen = False
 
@@ -495,7 +485,7 @@ class Database:
         self._is_quick = self._file is not None and took_s <= self._quick_seconds
         self.commits.add(took_s)
         try:
-            self._after_commit()
+            self.after_commit()
         except Exception as error:  # the commit is durable, and its callers get their results
             log.error("what follows a commit failed", extra={"fields": {"kind": type(error).__name__}})
         return done

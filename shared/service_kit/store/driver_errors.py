@@ -47,14 +47,17 @@ class Damaged(StorageUnavailable):
         return None
 
 
-def converted(error: Exception) -> Exception:
+def converted(error: Exception, *, is_read: bool = False) -> Exception:
     """Convert an error of the driver to one without its text, which may quote values; return others as they are."""
     cause = (error.orig if isinstance(error, DBAPIError) else None) or error
     if isinstance(cause, _ANY) and (damaged := Damaged.of_driver(cause)) is not None:
         return damaged
-    if isinstance(cause, _PASSING):  # full disk, locked, read-only, no connection
-        return AuditUnavailable(f"the database cannot be written ({kind_of(cause)})")
-    if isinstance(cause, _ANY):  # an append-only table, a constraint
+    if isinstance(cause, (*_PASSING, NoConnection)):  # full disk, locked, read-only, no connection or descriptor
+        kind = kind_of(cause)
+        if is_read:
+            return StorageUnavailable(f"the database cannot be read ({kind})")
+        return AuditUnavailable(f"the database cannot be written ({kind})")
+    if isinstance(cause, (*_ANY, DBAPIError)):  # an append-only table, a constraint
         return StoreFault(kind_of(cause))
     return error
 
@@ -82,16 +85,10 @@ def is_open(db: Connection) -> bool:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Convert errors of the driver in a read to ours, without their text, which may quote values."""
+    """Convert errors of the driver in a read, as ``converted`` does."""
     try:
         yield
     except Exception as error:
-        cause = (error.orig if isinstance(error, DBAPIError) else None) or error
-        if isinstance(cause, _ANY) and (damaged := Damaged.of_driver(cause)) is not None:
-            raise damaged.with_traceback(error.__traceback__) from None
-        if isinstance(cause, (*_PASSING, NoConnection)):  # no descriptor, a locked file, a full pool
-            unavailable = StorageUnavailable(f"the database cannot be read ({kind_of(cause)})")
-            raise unavailable.with_traceback(error.__traceback__) from None
-        if isinstance(cause, (*_ANY, DBAPIError)):
-            raise StoreFault(kind_of(cause)).with_traceback(error.__traceback__) from None
-        raise
+        if (ours := converted(error, is_read=True)) is error:
+            raise
+        raise ours.with_traceback(error.__traceback__) from None

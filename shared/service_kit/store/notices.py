@@ -42,7 +42,6 @@ _ONCE = PreparedStatement(select(_notices.c.seq).where(_notices.c.once == bindpa
 
 
 def was_written(db: Connection, once: str) -> bool:
-    """Whether a notice with this ``once`` was written before."""
     return _ONCE.row(db, once=once) is not None
 
 
@@ -57,7 +56,6 @@ def states(db: Connection) -> dict[str, int]:
 
 
 def first_pending(db: Connection) -> NoticeRow | None:
-    """The oldest notice that is not delivered, or None."""
     row = db.execute(select(_notices).where(_PENDING).order_by(_notices.c.seq).limit(1)).one_or_none()
     return None if row is None else NoticeRow(*row)
 
@@ -84,7 +82,6 @@ def sweep(db: Connection, before: str) -> int:
 
 def prune(db: Connection, before: datetime, now: datetime, problem: str) -> None:
     """Delete notices that ended before a time, unless they have a ``once``; give up those that waited since then."""
-    old, once = _notices.c.ended_at < stamp(before), _notices.c.once
-    db.execute(delete(_notices).where(old, once.is_(None)))
+    sweep(db, stamp(before))
     stale = update(_notices).where(_PENDING, _notices.c.created_at < stamp(before))
     db.execute(stale.values(state="failed", ended_at=stamp(now), next_at=None, problem=problem))

@@ -79,10 +79,10 @@ class PreparedStatement:
         """The table that it writes or reads; empty where it reads several."""
         self._kept = kept
         by = _equalities(statement) if isinstance(statement, Select) else {}
-        self._values = _values if by is None else _getter(list(by))
+        self._values: Callable[[Mapping[str, Any]], Any] = _values if by is None else _tuple_of(list(by))
         self._looked_up = None if by is None else frozenset(by.values())
         """The columns by whose values alone its row is looked up; None: also by others."""
-        self._values_of_columns = _getter(list((by or {}).values()))
+        self._values_of_columns = _tuple_of(list((by or {}).values()))
         self._is_insert = isinstance(statement, Insert)
         if kept:
             self._remembered.setdefault(self.table, set()).add(self)
@@ -170,11 +170,6 @@ def _tuple_of(names: list[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]
     return (lambda values: (values[names[0]],)) if names else lambda values: ()
 
 
-def _getter(names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """What returns the values of these names."""
-    return itemgetter(*names) if names else lambda values: ()
-
-
 def _equalities(statement: Select[Any]) -> dict[str, str] | None:
     """By parameter, the column that it must equal; None where a parameter is used otherwise.
 
@@ -190,16 +185,11 @@ def _equalities(statement: Select[Any]) -> dict[str, str] | None:
         if isinstance(part, BinaryExpression) and part.operator is operators.eq
         if isinstance(part.left, ColumnClause) and isinstance(part.right, BindParameter) and part.right.required
     }
-    required = {each.key for each in _parameters(statement) if each.required}
-    return by if required == by.keys() else None
-
-
-def _parameters(statement: Select[Any]) -> Iterator[BindParameter[Any]]:
-    return (each for each in visitors.iterate(statement) if isinstance(each, BindParameter))
+    parameters = (each for each in visitors.iterate(statement) if isinstance(each, BindParameter))
+    return by if {each.key for each in parameters if each.required} == by.keys() else None
 
 
 def raw(db: Connection) -> Driver:
-    """The driver's connection behind ``db``."""
     connection: Driver | None = db.__dict__.get(_RAW)
     if connection is None:  # it is the same for the life of ``db``
         connection = db.__dict__[_RAW] = db.connection.driver_connection

@@ -67,7 +67,6 @@ def erased_marker(identity: str) -> bytes:
 
 
 def is_erased(body: object) -> bool:
-    """Whether a stored body is such a marker."""
     return isinstance(body, bytes) and body.startswith(_ERASED)
 
 

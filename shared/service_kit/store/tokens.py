@@ -34,7 +34,6 @@ FIND = PreparedStatement(select(_tokens).where(_tokens.c.kid == bindparam("kid")
 def add(
     db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime, mac_of: MacOf
 ) -> None:
-    """Store the hash of a new token."""
     db.execute(
         _tokens.insert().values(
             kid=principal.kid,
@@ -51,7 +50,6 @@ def add(
 
 
 def _mac(row: Any, mac_of: MacOf) -> bytes:
-    """The MAC of all that decides in the row of a token."""
     holder = row.kid, row.principal, row.role, row.name, row.study_id
     return mac_of("token", *holder, row.secret_sha256, row.expires_at, row.revoked_at)
 

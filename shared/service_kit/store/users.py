@@ -2,7 +2,7 @@
 
 import hmac
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -46,16 +46,14 @@ class User:
 
     @property
     def principal(self) -> Principal:
-        """The principal of this user, with its id as the key id."""
         return Principal(id=self.id, kid=self.id, role=self.role, name=self.name)
 
 
 def _user(row: Any) -> User:
-    return User(row.id, row.name, row.role, row.password_hash, row.created_at, row.disabled_at, row.mac)
+    return User(*row[1:])
 
 
 def _mac(row: Any, mac_of: MacOf) -> bytes:
-    """The MAC of all that decides in the row of a user."""
     return mac_of("user", row.id, row.name, row.role, row.password_hash, row.disabled_at)
 
 
@@ -72,20 +70,10 @@ def add(db: Connection, user: User, mac_of: MacOf) -> None:
     """Store a new user. Raises StateConflict if the name is taken."""
     if _NAMED.row(db, name=user.name) is not None:
         raise StateConflict("there is a user of this name, maybe a disabled one: names are never given twice")
-    db.execute(
-        users.insert().values(
-            id=user.id,
-            name=user.name,
-            role=user.role,
-            password_hash=user.password_hash,
-            created_at=user.created_at,
-            mac=_mac(user, mac_of),
-        )
-    )
+    db.execute(users.insert().values(asdict(user) | {"mac": _mac(user, mac_of)}))
 
 
 def by_name(db: Connection, name: str) -> User | None:
-    """The user of a name, disabled or not, or None."""
     row = _NAMED.row(db, name=name)
     return None if row is None else _user(row)
 

@@ -366,7 +366,8 @@ class _Request:
         if self._too_large is not None and not is_refusal:
             return
         if self._buffered is None and message["type"] == "http.response.start":
-            if not self._must_record or self._state.get("recorded") or self._is_pending(message):
+            is_pending = (self._scope["method"], message["status"]) == ("GET", 202)
+            if not self._must_record or self._state.get("recorded") or is_pending:
                 await self._start(message)
             elif etag := _etag(message):
                 await self._record(message, etag)
@@ -385,9 +386,6 @@ class _Request:
                     await self._send(body_message)
         else:
             await self._send(message)
-
-    def _is_pending(self, start: Message) -> bool:
-        return (self._scope["method"], start["status"]) == ("GET", 202)
 
     async def _start(self, message: Message) -> None:
         headers = message["headers"] = list(message["headers"])

@@ -58,7 +58,7 @@ def test_a_worker_that_leaves_a_run_wakes_who_waits_for_it(tmp_path):
     async def wait(modeler):
         modeler.wakeups.attach()
         request = asyncio.create_task(modeler.halted(start(modeler), 3_600.0))
-        modeler.work()
+        modeler.scheduler.start()
         return await request
 
     with modeler_at_work(tmp_path, work=False) as modeler:

@@ -20,7 +20,7 @@ from tests.interventions import act_after, act_before
 from tests.system.crashes import crash_checks as checks
 from tests.system.crashes.test_crash_matrix import KILLS
 
-POINTS = ("write_key", "_record", "settle")
+POINTS = ("write_durably", "_record", "settle")
 
 
 class Killed(BaseException):

@@ -154,7 +154,7 @@ def test_what_raises_after_a_commit_undoes_nothing_and_stops_nothing(served, dat
     def wrong():
         raise ZeroDivisionError
 
-    database.after_commit(wrong)
+    database.after_commit = wrong
 
     async def serve():
         database.attach()

@@ -286,7 +286,7 @@ def test_a_lookup_sees_the_write_of_another_program_and_the_next_transaction_cou
     async def look(database):
         database.attach()
         writes, woken = database.foreign_writes, []
-        database.on_foreign_write(lambda: woken.append(writes.are_verified))
+        database.on_foreign_write = lambda: woken.append(writes.are_verified)
         await database.write_soon(lambda db: None)
         writes.verified = writes.count
         await database.read_row_soon(CONSTANT)
