@@ -79,7 +79,6 @@ def link(folder: Path, curator: Party, modeler: Party) -> str:
 
 
 def link_address(file: Path) -> str:
-    """The address of the curator in grants, from link.json."""
     return f"link://{json.loads(file.read_text(encoding='utf-8'))['id']}"
 
 

@@ -127,7 +127,6 @@ class Settings(ServiceSettings):
 
     @property
     def certificate_files(self) -> dict[str, CertificateFiles]:
-        """Certificates in files, by the setting of the one that matters most."""
         cert, key = self.client_certificate or (None, None)
         ca = None if self.curator_ca is None else str(self.curator_ca)
         client_files = CertificateFiles(ca, cert, key)

@@ -330,7 +330,6 @@ def run_ids(db: Connection) -> set[str]:
 
 
 def release_digests(db: Connection) -> set[str]:
-    """Digests of the releases of all runs that have seen their study."""
     sql = "as_json(study) ->> 'release_sha256'" if is_postgres(db) else "json_extract(study, '$.release_sha256')"
     digest = literal_column(sql, Text)
     return set(db.execute(select(digest).where(runs.c.study.is_not(None)).distinct()).scalars())
@@ -521,7 +520,6 @@ def chosen_together(db: Connection, run_id: str, first: int) -> list[TrialRow]:
 
 
 def pending_queries(db: Connection, run_id: str) -> set[str]:
-    """Ids of the queries of a run that wait to be measured."""
     return set(db.execute(select(trials.c.query_id).where((trials.c.run_id == run_id) & _WAITS)).scalars())
 
 

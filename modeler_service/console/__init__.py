@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from blindopt import wire
-from modeler_service.console import home, log, messages, runs, start, trials
+from modeler_service.console import home, log, messages, runs, start
 from service_kit.console import Console, Page
 from service_kit.console.notices import pages_of
 
@@ -14,6 +14,6 @@ def _about(page: Page, subject: wire.NoticeSubject) -> tuple[str, str] | None:
 
 def build() -> Console:
     """The console, before it is given its service."""
-    pages = [module.pages for module in (home, runs, trials, messages, start, log)]
+    pages = [module.pages for module in (home, runs, messages, start, log)]
     notices = pages_of(_about, readers=("vendor",), testers=("vendor",))
     return Console("Modeler", [*pages, notices], Path(__file__).parent)

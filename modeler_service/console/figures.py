@@ -20,13 +20,11 @@ def _address(run: wire.RunView, **query: int) -> str:
 
 
 def _answers(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Series:
-    """Each answer, which leads to its trial in the table."""
     links = [_address(run, first=point.number) for point in points]
     return Series("answer", [point.number for point in points], [point.y for point in points], dots=True, links=links)
 
 
 def convergence(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Chart:
-    """Each answer, and the best so far."""
     levels = [] if run.stop.target is None else [Level(run.stop.target, "target")]
     best, answers = best_so_far(points), _answers(run, points)
     title = "Answers and the best so far" if len(best.x) else "Answers, which are randomized"

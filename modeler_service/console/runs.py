@@ -1,4 +1,4 @@
-"""Runs: the list, a run live, its posterior, a comparison, and a vendor's commands."""
+"""Runs: the list, a run live, its posterior, its trials, a comparison, and a vendor's commands."""
 
 import re
 from collections.abc import Sequence
@@ -13,13 +13,30 @@ from modeler_service.console import figures
 from modeler_service.console.messages import messages_of
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 from service_kit.console.housekeeping import add_housekeeping, chosen
-from service_kit.console.listings import whole_number
+from service_kit.console.listings import offset_of, whole_number
 
 pages = Pages()
 _DRAWN_MAX = 500
 _LAST = 5
 _COMPARED_MAX = 6
 _TRAIL = [("Runs", "/runs")]
+_TRIALS = 100
+_COLUMNS = {
+    "phase": "Phase",
+    "row": "#Candidate",
+    "mean": "#Expected",
+    "sd": "#Standard deviation",
+    "acquisition": "#Acquisition",
+    "y": "#Answer",
+    "version": "#Version",
+    "chosen_at": "Chosen",
+    "answered_at": "Answered",
+}
+"""Columns beside the number, with their heads."""
+_DEFAULT = ("phase", "row", "mean", "sd", "y", "answered_at")
+_SORTED = ("number", "row", "mean", "sd", "acquisition", "y")
+_PHASES = {"": "all", "initial": "initial", "algorithm": "algorithm"}
+_STATES = {"": "all", "answered": "answered", "declined": "declined", "open": "without an answer"}
 
 
 @pages.get("/runs", roles=("vendor", "viewer"), nav="Runs")
@@ -209,3 +226,33 @@ async def _do(page: Page, form: Form, command: str, done: str, body: object = No
     except ApiProblem as problem:
         return page.go(where, problem.in_words, mood="bad")
     return page.go(where, done)
+
+
+@pages.get("/runs/{run_id}/trials", roles=("vendor", "viewer"))
+async def run_trials(page: Page) -> Response:
+    run_id = page.path["run_id"]
+    where = f"/v1/runs/{run_id}/trials"
+    filters: dict[str, Any] = {name: whole_number(page, name) for name in ("first", "last", "row")}
+    filters |= {name: page.query.get(name) or None for name in ("phase", "state")}
+    if page.query.get("as"):
+        return await downloads.listing(page, where, "trials", f"trials-{run_id}", wire.TrialView, **filters)
+    run = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
+    sort, order = page.query.get("sort", "number"), page.query.get("order", "oldest")
+    offset = offset_of(page)
+    query: dict[str, Any] = {"sort": sort, "order": order, "offset": offset, "page_size": _TRIALS, **filters}
+    listed = await page.api.read(where, wire.TrialPage, **query)
+    columns = [name for name in page.request.query_params.getlist("column") if name in _COLUMNS] or list(_DEFAULT)
+    values: dict[str, Any] = {
+        "run": run,
+        "listed": listed,
+        "columns": {name: _COLUMNS[name] for name in _COLUMNS if name in columns},
+        "every_column": _COLUMNS,
+        "sort": sort,
+        "sorted": _SORTED,
+        "order": order,
+        "offset": offset,
+        "size": _TRIALS,
+        "phases": _PHASES,
+        "states": _STATES,
+    }
+    return page.show("run_trials.html", title=run.name, trail=_TRAIL, **values)

@@ -84,7 +84,6 @@ async def _show(page: Page, form: Form, *, status: int = 200, report: wire.Conne
 
 
 def _offer(report: wire.ConnectionReport | None, earlier: list[wire.RunView]) -> Offer | None:
-    """What the owner offers, if the study was reached."""
     if report is None or report.study is None or not report.ok:
         return None
     return Offer(report.study, sum(run.trials for run in earlier if run.study_id == report.study.id))

@@ -115,12 +115,10 @@ class DaskCluster:
         return {}
 
     def call(self, part: int, method: str, *arguments: object) -> dict[str, Any]:
-        """The result of a method of a part that was built."""
         with self.client.as_current():  # an actor takes the client that it is first called with
             return arrays_of(getattr(self._parts[part][1], method)(*arguments).result())
 
     def free(self, part: int) -> dict[str, Any]:
-        """Let the workers forget a part."""
         self._parts.pop(part, None)
         return {}
 
@@ -155,7 +153,6 @@ class Program:
 
 
 def _answer(number: int | None, work: Callable[[], dict[str, Any]], sink: BinaryIO, lock: threading.Lock) -> None:
-    """Do work, and reply to the request with this number."""
     arrays: list[bytes] = []
     try:
         values = work()

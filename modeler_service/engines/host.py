@@ -163,7 +163,6 @@ class PartHost:
 
 
 def packed(leaders: Leaders, rows: range) -> Leaders | Packed:
-    """Leaders in as few bytes as it takes."""
     if len(leaders.rows) < PACKED_MIN:
         return leaders
     top = leaders.low.max()

@@ -104,7 +104,6 @@ class PartsCluster:
         return self._ask("build", handle.number, worker, spec, read=lambda reply, arrays: handle)
 
     def call(self, part: _Handle, method: str, *arguments: object) -> "Future[Any]":
-        """The future of a call of a part that was built."""
         most_bytes = 24 * part.rows + ENVELOPE_BYTES
         return self._ask("call", part.number, method, *arguments, most_bytes=most_bytes)
 

@@ -36,7 +36,6 @@ class AnswerListener:
         self._closing = threading.Event()
 
     def close(self) -> None:
-        """Wake no run any more."""
         self._closing.set()
 
     def listen(self, run_id: str) -> None:

@@ -13,7 +13,6 @@ from service_kit.store.database import Connection
 
 
 def query_of(choices: Iterable[TrialRow | Proposal]) -> wire.QueryRequest:
-    """The query for one measurement of each choice."""
     return wire.QueryRequest(rows=[wire.RowPlays(row=item.row, probability=item.probability) for item in choices])
 
 

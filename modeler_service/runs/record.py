@@ -140,7 +140,6 @@ class Version:
 
 
 def versions_of(db: Connection, run_id: str) -> list[Version]:
-    """Return all answer versions of a run, in the order of their arrival."""
     queries = queries_of(store.trial_page(db, run_id))
     versions = []
     for row in store.version_page(db, run_id):

@@ -310,7 +310,6 @@ class Modeler:
     def sorted_trials(
         self, run_id: str, trial_filter: TrialFilter, *, sort: str, largest: bool, offset: int, limit: int
     ) -> wire.TrialPage:
-        """Return ``limit`` trials from ``offset`` on, sorted, and how many there are."""
         with self.context.database.read() as db:
             store.find_run(db, run_id)
             order: dict[str, Any] = {"sort": sort, "largest": largest, "offset": offset, "limit": limit}
@@ -318,7 +317,6 @@ class Modeler:
         return wire.TrialPage(trials=[trial.view for trial in rows], total=total)
 
     def curve(self, run_id: str, points: int, first: int, last: int | None) -> wire.RunCurve:
-        """Return the course of a run from trial ``first`` to ``last``, for a chart."""
         with self.context.database.read() as db:
             study = store.find_run(db, run_id).study_view
             largest = study is None or study.direction == "maximize"

@@ -78,26 +78,11 @@ _NAMES = {
     "blindopt.client.owner": ["Owner"],
     "blindopt.client.study": ["Study"],
     "blindopt.client.vendor": ["Run", "Vendor"],
-    "blindopt.errors": [
-        "BlindoptError",
-        "Declined",
-        "ExtraMissing",
-        "Invalid",
-        "LogBroken",
-        "LoopEnded",
-        "NumericalFailure",
-        "ProtocolViolated",
-        "Remote",
-        "StateConflict",
-        "StillMeasured",
-        "StillRunning",
-        "Unreachable",
-    ],
     "blindopt.gp.kernels": ["Matern12", "Matern32", "Matern52", "SquaredExponential"],
     "blindopt.gp.posterior": ["Posterior"],
     "blindopt.optimizer.optimizer": ["Optimizer"],
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = dict.fromkeys(__all__, "blindopt.errors") | {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __dir__() -> list[str]:

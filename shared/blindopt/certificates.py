@@ -33,7 +33,6 @@ class CertificateFiles:
 
     @property
     def names(self) -> list[str]:
-        """The files that are set."""
         return [name for name in (self.ca, self.cert, self.key) if name is not None]
 
     def client_context(self, trusted: ssl.SSLContext | None = None) -> ssl.SSLContext:

@@ -95,7 +95,6 @@ class ServiceSettings(BaseSettings):
 
     @property
     def archive_dir(self) -> Path:
-        """The folder of archived segments of the log."""
         return self.data_dir / "archive"
 
     @property
@@ -201,7 +200,6 @@ class ServiceSettings(BaseSettings):
 
     @property
     def console_url(self) -> str:
-        """Where a browser on this machine opens the console."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  compared, not bound
         return f"{'http' if self.tls_cert is None else 'https'}://{_in_url(host)}:{self.port}/"
 

@@ -213,7 +213,6 @@ class Signer:
 
     @property
     def private_hex(self) -> bytes:
-        """The private key, as its file holds it."""
         return self._private.private_bytes_raw().hex().encode()
 
     @classmethod
@@ -238,7 +237,6 @@ class Signer:
         return hmac.digest(self._private.private_bytes_raw(), b"blindopt mac\n" + text.encode(), "sha256")[:8].hex()
 
     def sign(self, checkpoint: Checkpoint) -> str:
-        """Return ``checkpoint`` as a signed note."""
         return self.sign_text(checkpoint.text) + "".join(self.changes)
 
     def sign_text(self, body: str) -> str:

@@ -27,7 +27,6 @@ class NumberedDigests:
         return ((self._numbers[index], self._at(index)) for index in range(len(self) - 1, -1, -1))
 
     def add(self, number: int, digest: bytes) -> None:
-        """Add a digest of ``length`` bytes."""
         self._is_sorted = self._is_sorted and (not self._numbers or number >= self._numbers[-1])
         self._numbers.append(number)
         self._digests += digest

@@ -144,7 +144,6 @@ class Verification:
                     yield grant, f"shared log {grant}: {fault}"
 
     def _begin(self, grant: str | None, size: int, signed: Callable[[int], str | None]) -> LogWalk:
-        """Begin a walk of a log, after ``size`` records of it."""
         peaks = b""
         if size:
             last = next(self._export.log(grant, size - 2), None)
@@ -201,7 +200,8 @@ class Verification:
         if curator is not None:
             witnessed += [curator.verify(note, grant) for note in countersignatures]
         complete.add_all((*whole, *witnessed))
-        receipts.check_agree(complete)
+        for size, digest in complete.by_size:
+            _check_same(size, receipts.by_size.get(size) or digest, digest)
         walk, fault = self._begin(grant, first, complete.over(receipts).get), None
         for entry in export.log(grant, first - 1):
             own_leaf = recorded.leaves.get(entry.seq)
@@ -294,7 +294,6 @@ class _Exchanges:
     """Size and root of each checkpoint that was countersigned."""
 
     def add(self, position: int, leaf: bytes, exchange: Json) -> None:
-        """Take the next exchange."""
         self.leaves.add(position, leaf)
         if is_refused(exchange):
             self.refused[position] = str(exchange.get("study_id"))
@@ -391,18 +390,12 @@ class _Roots:
                 _check_same(size, last[1], digest)
             last = size, digest
 
-    def check_agree(self, others: "_Roots") -> None:
-        """Raise LogBroken if a size has another root there: their signer forked the log."""
-        for size, digest in others.by_size:
-            _check_same(size, self.by_size.get(size) or digest, digest)
-
     def over(self, below: "_Roots") -> "_Roots":
         """Return these roots, which look up other sizes in ``below``."""
         self._below = below
         return self
 
     def get(self, size: int) -> str | None:
-        """The root of a size, or None."""
         digest = self.by_size.get(size)
         if digest is None and self._below is not None:
             return self._below.get(size)
@@ -410,10 +403,10 @@ class _Roots:
 
     @property
     def last(self) -> int:
-        """The largest size; 0 without one."""
         return next((size for size, _ in reversed(self.by_size)), 0)
 
 
 def _check_same(size: int, first: bytes, second: bytes) -> None:
+    """Raise LogBroken if a size has two roots: their signer forked the log."""
     if first != second:
         raise LogBroken(f"a fork: two signed checkpoints of size {size} are of two histories")

@@ -66,7 +66,6 @@ def delete_unused(path: Path) -> None:
 
 
 def _is_locked(file: BinaryIO) -> bool:
-    """Whether this call locked a file, until it is closed."""
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

@@ -90,7 +90,7 @@ class StudyLog:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._lock = threading.RLock()
-        with self._errors():
+        try:
             if path is not None and not path.exists():
                 with file_errors(path, "written"):
                     path.touch(mode=0o600)
@@ -107,11 +107,6 @@ class StudyLog:
                 if copy.fact("format") != FORMAT.encode():
                     raise StateConflict(f"{path} is of another version of blindopt: use that one, or another file")
                 self.signer = Signer.of("modeler", copy.fact("private") or b"")
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
         except sqlite3.Error as error:
             raise StateConflict(f"{self.path} is no log of a study: {error}") from None
 

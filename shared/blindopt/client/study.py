@@ -71,8 +71,12 @@ class Study(display.Shown):
         self._recommendation: wire.Recommendation | None = None
         with self._disputing():
             self.view = self._open()
-            for query in self._queries("sent"):
-                self._repeat(query)
+            for query in self._queries("sent"):  # one that was cut off and is refused now was never made
+                try:
+                    self._send(query)
+                except Remote as error:
+                    if error.code not in REFUSALS:
+                        raise
 
     @classmethod
     def from_grant(
@@ -120,14 +124,6 @@ class Study(display.Shown):
         if first is None:
             self._log.write(lambda copy: copy.remember("study", study.model_dump_json().encode()))
         return study
-
-    def _repeat(self, query: StoredQuery) -> None:
-        """Send a query again that was cut off, unless the curator refuses it now: then it was never made."""
-        try:
-            self._send(query)
-        except Remote as error:
-            if error.code not in REFUSALS:
-                raise
 
     # --- what there is ----------------------------------------------------------------------------
 

@@ -140,7 +140,6 @@ class DecimalSigns:
 
     @property
     def is_sure(self) -> bool:
-        """Whether a cell has one reading."""
         return bool(self._sure)
 
     def of_file(self, separator: str | None) -> DecimalSign | None:

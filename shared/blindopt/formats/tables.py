@@ -75,7 +75,6 @@ class TextTable:
 
     @property
     def line(self) -> int:
-        """The line that was read last."""
         return self._first_line - 1 + int(self._reader.line_num)
 
     @contextmanager
@@ -143,7 +142,8 @@ class TextTable:
             if self.row_max is not None and len(first.text) > self.row_max:
                 del rows[-1]  # it may be cut
             if {len(row) for row in rows} == {width} and width > 1:
-                digits[separator] = sum(_digits(cell) for row in rows for cell in row if readings(cell))
+                numbers = "".join(cell for row in rows for cell in row if readings(cell))
+                digits[separator] = sum(map(str.isdigit, numbers))
         most = max(digits.values(), default=0)
         likely = {separator: cells[separator] for separator, number in digits.items() if number == most}
         if most and len(likely) > 1:
@@ -177,7 +177,6 @@ class TextTable:
             yield self.line, row
 
     def parts(self) -> Iterator[Part]:
-        """The file from its beginning."""
         self.file.seek(0)
         line, remainder = 1, b""
         while True:
@@ -258,10 +257,6 @@ def _end_of_lines(data: bytes) -> int:
 def _end_of_first_line(data: bytes) -> int:
     ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
     return min(ends, default=len(data))
-
-
-def _digits(cell: str) -> int:
-    return sum(map(str.isdigit, cell))
 
 
 def _line_ends(data: bytes) -> int:

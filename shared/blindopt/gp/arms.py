@@ -37,20 +37,16 @@ class ArmsPosterior:
         self.plays = 0
         self.gain = 0.0
         """Realised information gain, in nats."""
-        self._diagonal: Vector = np.einsum("ii->i", self.covariance)  # a view
+        self.variance: Vector = np.einsum("ii->i", self.covariance)  # a view
+        """Posterior variance of each arm (n,); rounding may leave one just below zero."""
 
     def copied(self) -> Self:
         """Return another posterior with the same plays."""
         other = copy(self)
         for name in ("covariance", "mean", "counts", "sums"):
             setattr(other, name, getattr(self, name).copy())
-        other._diagonal = np.einsum("ii->i", other.covariance)
+        other.variance = np.einsum("ii->i", other.covariance)
         return other
-
-    @property
-    def variance(self) -> Vector:
-        """Posterior variance of each arm (n,); rounding may leave one just below zero."""
-        return self._diagonal
 
     def play(self, arm: int, reward: float) -> None:
         """Condition on ``reward`` at ``arm``. Changes nothing if ``check_reward`` raises NumericalFailure."""

@@ -59,7 +59,6 @@ class Root:
         return len(self.phi)
 
     def play(self, arm: int) -> None:
-        """Count one more play of ``arm``."""
         self.counts[arm] += 1
         self.plays += 1
         if self.plays % self._renewed_every == 0:

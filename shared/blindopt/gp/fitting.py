@@ -119,7 +119,6 @@ class FitProblem:
 
     @property
     def variance(self) -> float:
-        """Of the outcomes."""
         return float(np.var(self.evidence.outcomes))
 
     @property
@@ -150,7 +149,10 @@ def fit(problem: FitProblem, seed: list[int], tick: Tick = NO_TICK) -> FitResult
     start, distances, variance = problem.start, problem.distances, problem.variance
     density = problem.log_posterior()
     likelihood, ends, tied = density.likelihood, density.ends, None
-    if problem.engine < 3 and _ties_noise(problem.evidence, problem.settings):
+    evidence, settings = problem.evidence, problem.settings
+    states_noise = settings.priors is not None or settings.bounds.noise_variance is not None
+    is_short = len(evidence.outcomes) < 2 * evidence.points.shape[1] and evidence.needs_noise
+    if problem.engine < 3 and is_short and not states_noise:
         tied, ends[-1] = log(start.noise_variance / start.signal_variance), (1e-50, 1e50)
     low, high = density.box
     reached = [_climb(density, begin, tied, tick, problem.engine) for begin in _starts(problem, low, high, seed)]
@@ -203,12 +205,6 @@ class LogPosterior:
     def value(self, logs: Vector) -> float:
         """The value alone, in half the time."""
         return self.likelihood.value(logs) + self.priors.at(logs)[0]
-
-
-def _ties_noise(evidence: Evidence, settings: Fit) -> bool:
-    """Whether the outcomes are too few for a noise variance of its own, and settings say nothing of it."""
-    few = len(evidence.outcomes) < 2 * evidence.points.shape[1]
-    return few and settings.priors is None and settings.bounds.noise_variance is None and evidence.needs_noise
 
 
 class _Priors:

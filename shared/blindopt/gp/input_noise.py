@@ -38,7 +38,6 @@ class Tabulated(Kernel):
     spacing: float = 1.0
 
     def correlate(self, squared: Matrix) -> None:
-        """Interpolate linearly."""
         np.sqrt(squared, out=squared)
         squared *= 1.0 / self.spacing
         np.minimum(squared, len(self.steps) - 1, out=squared)

@@ -48,7 +48,6 @@ class Evidence:
     sharper: float | None = None
 
     def first(self, count: int) -> "Evidence":
-        """The first ``count`` outcomes."""
         return Evidence(
             self.points[:count],
             self.rows[:count],

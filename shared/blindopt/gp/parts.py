@@ -59,7 +59,6 @@ class Moments:
         self.variance: Vector = np.full(n, model.prior_variance)
 
     def refresh(self) -> None:
-        """Bring all candidates up to date."""
         s, t = self._count, self._observations.count
         if t > self._whitened.shape[1]:
             larger: Matrix = np.empty((len(self.mean), 2 * t), self._whitened.dtype, order="F")
@@ -146,7 +145,6 @@ class Search:
     hidden: Rows
 
     def within(self, rows: range) -> "Search":
-        """The same search among these rows alone."""
         if not len(self.hidden):
             return self
         first, last = np.searchsorted(self.hidden, [rows.start, rows.stop])

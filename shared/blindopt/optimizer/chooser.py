@@ -142,7 +142,7 @@ class RowChooser:
         executor: Executor | None = None,
     ) -> None:
         self._tick = tick
-        self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
+        self._spec, self.sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self.study = study
         self.plan = plan = plan or plan_of_run(spec, study, observations)
         self._declined = np.empty(0, dtype=np.intp)
@@ -171,7 +171,7 @@ class RowChooser:
             candidates,
             AlgorithmSettings(
                 spec.kernel or study.kernel,
-                sign=self._sign,
+                sign=self.sign,
                 seed=spec.seed or 0,
                 capacity=outcomes_max,
                 horizon=iterations,
@@ -236,7 +236,7 @@ class RowChooser:
         """Return the rows of the next query, in order; none when the run ends."""
         if self._at_target():
             return self._ends("target")
-        if self._has_found():
+        if (good := self._spec.stop.found) is not None and self.outcomes > 0 and self.count_good() >= good:
             return self._ends("found")
         if self.seen >= self.last:
             return self._ends("budget")
@@ -309,7 +309,7 @@ class RowChooser:
             self.observe(row, answer.y, answer.passport)
 
     def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
-        outcome = self._sign * y
+        outcome = self.sign * y
         if self.study.refine is not None and passport is not None and passport.z is not None:
             self._refine(row, np.array(passport.z), self.study.refine.sd)
         self._algorithm.observe(row, outcome, passport)
@@ -351,7 +351,10 @@ class RowChooser:
     def _hide(self, pending: Rows) -> bool:
         """Hide from the algorithm the rows that it may not choose; False if no row remains."""
         repeats = "never" if self._asks_once else self.plan.repeats
-        declined = np.union1d(self._declined, self._exhausted(pending)) if len(self._answered) else self._declined
+        declined = self._declined
+        if len(self._answered):  # another query of a row whose answers and pending queries reach its cap is refused
+            queried = self._answered + np.bincount(pending, minlength=self._n)
+            declined = np.union1d(declined, np.flatnonzero(queried >= (self.plan.answers_per_row or 1)))
         if len(declined) == self._n:
             return False
         if repeats == "algorithm":
@@ -371,17 +374,12 @@ class RowChooser:
         self._algorithm.hide(hidden)
         return True
 
-    def _exhausted(self, pending: Rows) -> Rows:
-        """The rows with as many answers and pending queries as their cap allows: another one would be refused."""
-        queried = self._answered + np.bincount(pending, minlength=self._n)
-        return np.flatnonzero(queried >= (self.plan.answers_per_row or 1))
-
     def _ends(self, because: EndReason) -> list[Proposal]:
         self.ended_because = because
         return []
 
     def _proposal(self, phase: Phase, choice: Choice) -> Proposal:
-        mean = None if choice.mean is None else self._sign * choice.mean
+        mean = None if choice.mean is None else self.sign * choice.mean
         study, probability = self.study, None
         if isinstance(study, wire.StudyView) and study.measurement_source != "column" and study.goal == self.plan.goal:
             probability = self._probability(choice)
@@ -398,7 +396,7 @@ class RowChooser:
         else:
             assert isinstance(self._algorithm, Learner), "the settings were checked"
             reached = self._algorithm.best(self._observed).mean
-        return reached >= self._sign * rules.target
+        return reached >= self.sign * rules.target
 
     def _is_good_enough(self, choice: Choice, step: int) -> bool:
         rules = self._spec.stop
@@ -412,10 +410,6 @@ class RowChooser:
             spread = OutcomeUnit.of(np.array(self._outcomes)).sd if np.ptp(self._outcomes) > 0 else 0.0
             return self._algorithm.expected_improvement(choice, step) < rules.expected_improvement * spread
         return False
-
-    def _has_found(self) -> bool:
-        wanted = self._spec.stop.found
-        return wanted is not None and self.outcomes > 0 and self.count_good() >= wanted
 
     def _is_hopeless(self, choice: Choice, step: int) -> bool:
         least = self._spec.stop.least_probability
@@ -439,11 +433,10 @@ class RowChooser:
 
     @property
     def run_warnings(self) -> list[RunWarning]:
-        """Warnings that follow from the answers so far."""
         if not isinstance(self._algorithm, GpRule):
             return []
         warnings = model_warnings(self._algorithm.surrogate, self.study.answers)
-        warnings += failure_warnings([self._sign * y for y in self._algorithm.far_below], self._sign)
+        warnings += failure_warnings([self.sign * y for y in self._algorithm.far_below], self.sign)
         if len(self._sums) < self._n:
             warnings += repeat_warnings(self._repeated, exact=self._is_exact)
         return warnings
@@ -473,17 +466,12 @@ class RowChooser:
         if not means:
             return None
         row = max(means, key=means.__getitem__)
-        return Estimate(row, self._sign * means[row], None)
+        return Estimate(row, self.sign * means[row], None)
 
     @property
     def few_arms(self) -> bool:
         """Whether the learner is an algorithm over few arms, whose estimates are its own."""
         return isinstance(self._algorithm, FewArms)
-
-    @property
-    def sign(self) -> int:
-        """1 where y is maximized, -1 where it is minimized."""
-        return self._sign
 
     def averaged(self) -> Averaged | None:
         """The best queried row and its outcomes, averaged over hyper-parameters; None where they are not fitted."""
@@ -500,7 +488,7 @@ class RowChooser:
         assert isinstance(goal, wire.FindMany), "only such a goal has a threshold"
         if goal.share is None:
             assert goal.threshold is not None, "a goal has one of them"
-            return self._sign * goal.threshold
+            return self.sign * goal.threshold
         if isinstance(algorithm, GpRule):
             return algorithm.threshold
         if isinstance(algorithm, Learner):
@@ -517,7 +505,7 @@ class RowChooser:
         else:
             mean, sd = np.array([self._sums[row][0] / self._sums[row][1] for row in rows.tolist()]), np.zeros(len(rows))
         exact = {row: self._sums[row][0] / self._sums[row][1] for row in self._exact_rows.tolist()}
-        exact |= {row: self._sign * value for row, value in self._exact_values.items()}
+        exact |= {row: self.sign * value for row, value in self._exact_values.items()}
         _, at, which = np.intersect1d(rows, _rows(list(exact)), assume_unique=True, return_indices=True)
         mean[at], sd[at] = np.array([exact[row] for row in sorted(exact)])[which], 0.0
         return mean, probability_above(mean, sd, threshold)
@@ -544,7 +532,7 @@ class RowChooser:
         if self.learner is None:
             return self._best_observed() if over == "asked" else None
         estimate = self.learner.best(self.candidates_over(over))
-        return Estimate(estimate.row, self._sign * estimate.mean, estimate.sd)
+        return Estimate(estimate.row, self.sign * estimate.mean, estimate.sd)
 
 
 def memory_needed(plan: wire.Plan, iterations: int, study: wire.StudyView, observations: int) -> int:

@@ -120,7 +120,10 @@ def plan_for(
         reasons.append(BY_DISTANCE)
     rows, design = spec.initial_rows, spec.initial_design
     if design is None:
-        design = _initial_design(algorithm, study, engine)
+        # Noise moves some records to the edge of a release: the rows that are farthest apart are often those.
+        design = "mixed" if engine > 2 and declared_noise(study.noise) is not None else "maximin"
+        if isinstance(algorithm, wire.RandomRows):
+            design = "random"
     if rows is None:
         rows, why = _initial_rows(algorithm, spec, study, past, engine)
         reasons.append(f"{rows} candidates{FIRST_ROWS[design]} are queried first: {why}.")
@@ -212,13 +215,6 @@ def _is_private(study: Study) -> bool:
 
 
 # --- the initial design ---------------------------------------------------------------------------
-
-
-def _initial_design(algorithm: wire.AlgorithmSpec, study: Study, engine: Engine) -> wire.InitialDesign:
-    """Noise moves some records to the edge of a release: the rows that are farthest apart are often those."""
-    if isinstance(algorithm, wire.RandomRows):
-        return "random"
-    return "mixed" if engine > 2 and declared_noise(study.noise) is not None else "maximin"
 
 
 def _usual_rows(r: int, engine: Engine) -> int:

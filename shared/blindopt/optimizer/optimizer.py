@@ -296,7 +296,6 @@ def _outcomes(observations: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _observation(outcome: Outcome) -> wire.Observation:
-    """An outcome that was checked when it was reported."""
     row, y, variance, passport = outcome
     assert y is not None, "a declined candidate has no observation"
     return wire.Observation.model_construct(row=row, y=y, noise_variance=variance, passport=passport)

@@ -176,7 +176,6 @@ class Program(Generic[S]):
         return f"{self.service}_{name}".replace("-", "_").upper()
 
     def in_environment(self, name: str) -> str | None:
-        """Its value; None if there is none."""
         return os.environ.get(self.client_variable(name)) or None
 
     def existing(self) -> S:
@@ -233,7 +232,6 @@ class Program(Generic[S]):
                 yield context
 
     def check_role(self, role: str) -> None:
-        """Raise BadParameter for a role that the service does not have."""
         if role not in self.roles:
             raise typer.BadParameter(f"{self.service} knows {', '.join(self.roles)}", param_hint="--role")
 

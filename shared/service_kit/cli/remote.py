@@ -52,7 +52,6 @@ def client_options(program: Program[S]) -> dict[str, Any]:
 def connected(
     program: Program[S], client: Callable[..., AbstractContextManager[C]], url: str | None, token_file: Path | None
 ) -> Iterator[C]:
-    """Connect to the service, with ``plain_errors``."""
     with plain_errors():
         address = address_of(program, url)
         if is_plain_abroad(address):
@@ -92,7 +91,6 @@ def access_token(program: Program[S], file: Path | None, purpose: str, *, days: 
 
 
 def show(reply: BaseModel | Sequence[BaseModel], in_words: str, as_json: bool) -> None:
-    """Print a reply, or a list of them: as JSON, or ``text``."""
     if not as_json:
         typer.echo(in_words)
     elif isinstance(reply, BaseModel):

@@ -31,16 +31,8 @@ class ApiProblem(Exception):
 
     def __init__(self, problem: wire.Problem, headers: Mapping[str, str]) -> None:
         super().__init__(problem.detail)
-        self.problem = problem
-        self.headers = headers
-
-    @property
-    def status(self) -> int:
-        return self.problem.status
-
-    @property
-    def code(self) -> str:
-        return self.problem.code
+        self.problem, self.headers = problem, headers
+        self.status, self.code = problem.status, problem.code
 
     @property
     def in_words(self) -> str:
@@ -153,7 +145,6 @@ class Api:
         return (await self.send("POST", path, query=query, body=body, key=key, headers=media)).json
 
     def scope_of(self, method: str, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Scope:
-        """The ASGI scope of a request to the own API."""
         query_texts = {k: _text(v) for k, v in query.items() if v is not None}
         sent = {"host": "inside", "x-request-id": self._request_id, **headers}
         scope: Scope = {

@@ -15,7 +15,7 @@ from service_kit.console.charts import Chart
 from service_kit.console.forms import Form, fresh_key
 from service_kit.console.render import Renderer
 from service_kit.console.sessions import Flashes, Session
-from service_kit.identity.tokens import Principal, Role
+from service_kit.identity.tokens import Role
 
 ROOT = "/console"
 TABLES, COMPACT = "tables", "compact"
@@ -83,30 +83,15 @@ class Page:
         self.request = request
         self.site = site
         self.session = session
+        self.user = session.principal
+        self.csrf = session.csrf
+        """The token that every form carries against cross-site requests."""
+        self.path: Mapping[str, Any] = request.path_params
+        self.query: Mapping[str, str] = request.query_params
+        """The query string; the last value of a repeated name."""
         self.api = Api(request.app, request.scope, session.principal, request.state.request_id)
 
-    @property
-    def user(self) -> Principal:
-        return self.session.principal
-
-    @property
-    def path(self) -> Mapping[str, Any]:
-        return self.request.path_params
-
-    @property
-    def query(self) -> Mapping[str, str]:
-        """The query string; the last value of a repeated name."""
-        return self.request.query_params
-
-    @property
-    def csrf(self) -> str:
-        """The token that every form carries against cross-site requests."""
-        return self.session.csrf
-
-    @staticmethod
-    def fresh_key() -> str:
-        """An idempotency key for one rendering of a form."""
-        return fresh_key()
+    fresh_key = staticmethod(fresh_key)
 
     @property
     def is_dense(self) -> bool:
@@ -177,7 +162,6 @@ class Page:
         return response
 
     def show_problem(self, refused: ApiProblem) -> Response:
-        """A page that shows a refusal of the API."""
         problem = refused.problem
         headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
         fields = {"title": problem.title, "detail": refused.in_words, "request_id": problem.request_id}

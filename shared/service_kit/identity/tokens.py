@@ -46,7 +46,6 @@ class Token:
 
     @property
     def text(self) -> str:
-        """The text that the bearer sends."""
         return f"blindopt_{self.kid}.{self.secret}"
 
     @property

@@ -135,7 +135,6 @@ class TrustedProxies:
         self._networks = tuple(networks)
 
     def has(self, host: str) -> bool:
-        """Whether an address, as a socket has it, is one of a trusted proxy."""
         address = _address(host) if self._networks else None
         return address is not None and any(address in network for network in self._networks)
 

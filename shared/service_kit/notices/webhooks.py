@@ -122,7 +122,6 @@ class Circuit:
             self.opens_at = later if self.opens_at is None else max(self.opens_at, later)
 
     def is_down(self, now: datetime) -> bool:
-        """Whether no call may be made now."""
         return self.opens_at is not None and now < self.opens_at
 
     def may_call(self, now: datetime, calls: int) -> bool:

@@ -51,7 +51,6 @@ class Sender(Generic[ReplyT]):
         self._progress = 0.0
 
     def send(self, reply: ReplyT) -> None:
-        """Write a reply as a line of JSON."""
         self._sink.write(reply.model_dump_json().encode() + b"\n")
         self._sink.flush()
 

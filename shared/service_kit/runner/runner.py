@@ -167,7 +167,6 @@ class Kind(Generic[ReplyT]):
         return dropped
 
     def leave(self, task: Task[ReplyT]) -> None:
-        """Give the turn of a task to the next."""
         with self.changed:
             if task in self._tasks:
                 self._tasks.remove(task)
@@ -266,7 +265,6 @@ class Runner:
         self.kinds: dict[str, Kind[Any]] = {}
 
     def add(self, kind: Kind[ReplyT]) -> Kind[ReplyT]:
-        """Have a kind listed, and closed with the others."""
         self.kinds[kind.name] = kind
         return kind
 

@@ -86,12 +86,10 @@ class RowsOfGrants(Generic[R]):
         return None if row is None else self._kind(*row)
 
     def last(self, db: Connection, grant_id: str) -> R | None:
-        """The row with the highest number, or None."""
         row = self._last.row(db, grant=grant_id)
         return None if row is None else self._kind(*row)
 
     def add(self, db: Connection, grant_id: str, row: R, **more: Any) -> None:
-        """Store a row, with ``more`` columns."""
         fields = tuple(getattr(row, name) for name in self._names)
         last = self._last.row(db, grant=grant_id)
         self._add.run(db, grant_id=grant_id, **dict(zip(self._names, fields, strict=True)), **more)
@@ -227,13 +225,11 @@ def page(
 
 
 def _contains(db: Connection, body: ColumnElement[Any], part: str | bytes) -> ColumnElement[bool]:
-    """Whether a text or bytes are within others."""
     position = func.position(literal(part).op("IN")(body)) if is_postgres(db) else func.instr(body, part)
     return position > 0
 
 
 def _text_at(db: Connection, path: str) -> ColumnElement[str]:
-    """The text at a path of the records, which are JSON."""
     sql = f"json_extract(CAST(body AS TEXT), '$.{path}')"
     if is_postgres(db):
         sql = f"as_json(convert_from(body, 'UTF8')) #>> '{{{path.replace('.', ',')}}}'"
@@ -255,7 +251,6 @@ def _first_from(db: Connection, time: str) -> int:
 
 
 def _is_kind(kind: str) -> ColumnElement[bool]:
-    """Whether a record is of a kind, or of any that begins so."""
     if not kind.endswith("."):
         return _log.c.kind == kind
     return (_log.c.kind >= kind) & (_log.c.kind < f"{kind[:-1]}/")  # the next character after a point

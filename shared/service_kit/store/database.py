@@ -356,7 +356,6 @@ class Database:
         return await asyncio.wrap_future(self._slow_reader.submit(reads))
 
     async def read_row_soon(self, statement: PreparedStatement, **values: Any) -> Any:
-        """``read_row`` for the event loop, which is not blocked."""
         if self.server is None or self._loop is None:
             return self.committed_row(statement, **values)
         with self._reading():

@@ -50,7 +50,6 @@ def add(db: Connection, name: str, now: datetime, amount: int, most: int | None 
 
 
 def limit(db: Connection, name: str, now: datetime, most: int | None) -> None:
-    """Set the most of a day."""
     add(db, name, now, 0)
     db.execute(update(_counts).where(_counts.c.name == name).values(most=most))
 
@@ -61,5 +60,4 @@ def of_day(db: Connection, now: datetime) -> Iterator[Any]:
 
 
 def total(db: Connection) -> int:
-    """What all names have together."""
     return int(db.execute(select(func.coalesce(func.sum(_counts.c.total), 0))).scalar_one())

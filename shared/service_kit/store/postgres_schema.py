@@ -148,7 +148,6 @@ def _name(db: Connection) -> str:
 
 
 def _columns(db: Connection, table: str) -> set[str]:
-    """Names of the columns of a table; none where there is no such table."""
     query = text("SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0")
     return set(db.execute(query, {"name": f'"{table}"'}).scalars())
 

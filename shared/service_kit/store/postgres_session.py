@@ -209,7 +209,6 @@ class Session(psycopg.Connection[Any]):
 
     @staticmethod
     def message_of(statement: PreparedStatement, values: dict[str, Any]) -> Message:
-        """The same of a ``PreparedStatement``."""
         bound = statement.bound(values)
         sql, positions = _TEXTS.get(statement.sql) or _learn(statement.sql)
         return Session.message(sql, [bound[position] for position in positions])

@@ -117,7 +117,6 @@ class PreparedStatement:
                 rows.pop((reader, reader._values_of_columns(values)), None)
 
     def row(self, db: Connection, **values: Any) -> Any:
-        """The only row, or None."""
         memory = db.__dict__.get(_MEMORY)
         rows = None if memory is None else memory.get(self.table)
         if rows:

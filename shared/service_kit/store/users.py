@@ -104,7 +104,6 @@ def _change(db: Connection, identity: str, mac_of: MacOf, **values: str) -> None
 
 
 def names(db: Connection, ids: Collection[str]) -> dict[str, str]:
-    """The names of these users, by id."""
     rows = db.execute(select(users.c.id, users.c.name).where(users.c.id.in_(sorted(ids))))
     return {row.id: row.name for row in rows}
 

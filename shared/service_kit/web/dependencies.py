@@ -119,7 +119,6 @@ class _JsonRequest(_BodyRequest):
         return received
 
     async def json(self) -> Any:
-        """The body as its model."""
         try:
             received = await super().body()
             media_of(self, JSON)

@@ -69,7 +69,6 @@ def gauge(
 
 
 def of_service(context: ServiceContext, data_dir: Path, jobs: Jobs, check_ready: Callable[[], None]) -> Figures:
-    """The gauges that both services have."""
     database, trail = context.database, context.audit_trail
 
     def is_ready() -> bool:
@@ -190,7 +189,6 @@ class Metrics:
                 yield metric
 
     def exposition(self) -> "Response":
-        """All metrics, in the text format of Prometheus."""
         from starlette.responses import Response
 
         return Response(self._prometheus.generate_latest(self._registry), media_type=_MEDIA_TYPE)

@@ -23,7 +23,6 @@ _KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "min
 
 
 def header(description: str, **schema: Any) -> Json:
-    """A header of a reply, as the document names it."""
     return {"description": description, "schema": {"type": "string", **schema}}
 
 

@@ -17,6 +17,7 @@ from blindopt.optimizer.algorithms.bandits.few_arms import (
     FewArms,
     gram_of,
     require_family,
+    warnings_for,
 )
 from blindopt.optimizer.algorithms.bandits.igp_ucb import BoundedIgp, IgpUcb
 from blindopt.optimizer.algorithms.bandits.laplace_adf import LaplaceAdf
@@ -25,7 +26,6 @@ from blindopt.optimizer.algorithms.bandits.ldp_moma import LdpMoma, MomaSettings
 from blindopt.optimizer.algorithms.bandits.ldp_tgp import HeavyTruncation, LaplaceTruncation, LdpTgp
 from blindopt.optimizer.algorithms.bandits.reward_law import RewardLaw
 from blindopt.optimizer.algorithms.bandits.thompson import Thompson
-from blindopt.optimizer.algorithms.bandits.warnings import warnings_for
 from blindopt.optimizer.algorithms.gp.ei_deblurred import SHORTLIST, EiDeblurred
 from blindopt.optimizer.algorithms.gp.reach import Reach
 from blindopt.optimizer.algorithms.gp.rules import Ei, GpBucb, GpRule, GpUcb

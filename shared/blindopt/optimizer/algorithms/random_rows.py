@@ -49,7 +49,6 @@ class RandomRows:
         self._see(row)
 
     def decline(self, row: int) -> None:
-        """Never choose ``row`` again."""
         self._declined.add(row)
         self._see(row)
 

@@ -98,7 +98,6 @@ def label(content: str, most: int = _LABEL_MAX) -> str:
 
 
 def tick(value: float) -> str:
-    """A value at an axis, in short form."""
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
     return words.number(float(value), 5)
@@ -164,7 +163,6 @@ def apart(ticks: Sequence[float], letter: float, room: float) -> Sequence[float]
 
 
 def fitting(content: str, room: float, frame: Frame) -> str:
-    """A text, shortened to the room."""
     return label(content, min(_LABEL_MAX, int(room / frame.letter)))
 
 

@@ -66,11 +66,6 @@ class LdpAta(FewArms):
         self._sd = amplitude(problem.law, settings.lam)
 
     @property
-    def dangerous(self) -> int:
-        """The number of rewards that are kept one by one."""
-        return len(self._arms) + len(self._new)
-
-    @property
     def _cut(self) -> float:
         return self.settings.cut(self.root.plays, self.root.rank, self.problem.horizon)
 

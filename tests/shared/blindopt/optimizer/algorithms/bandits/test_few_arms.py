@@ -76,7 +76,7 @@ def test_ata_keeps_few_rewards_and_has_the_estimates_of_the_pass_over_all(lam, m
             np.testing.assert_allclose(algorithm.estimates()[1], variance, atol=1e-8)
             cuts += cut
     assert cuts > 0  # else the truncation was not tested
-    assert algorithm.dangerous < horizon  # nor the pruning
+    assert len(algorithm._arms) + len(algorithm._new) < horizon  # nor the pruning
 
 
 def test_ata_that_forgets_too_much_is_caught():
