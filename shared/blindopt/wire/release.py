@@ -55,11 +55,9 @@ class PoGpUcbRelease(Request):
     delta: FailureProbability
     sensitivity: Delta = 1.0
     r: int = Field(ge=1, le=1_000, description="Columns of the release.")
-    acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(
-        json_schema_extra={"const": True},
-        description="Must be true: the owner acknowledges that this is not differentially private; d + 1 known "
-        "records reconstruct the rest.",
-    )
+    acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(json_schema_extra={"const": True})
+    """Must be true: the owner acknowledges that this is not differentially private; d + 1 known records reconstruct the
+    rest."""
 
 
 class GaussianRelease(Request):
@@ -81,9 +79,8 @@ class PlanarLaplaceRelease(Request):
 
     mechanism: Literal["planar_laplace"] = Field(description="Name of the release mechanism.")
     epsilon: Epsilon
-    delta: FailureProbability | None = Field(
-        None, description="delta of (epsilon, delta), for less noise; null: pure epsilon-DP."
-    )
+    delta: FailureProbability | None = None
+    """delta of (epsilon, delta), for less noise; null: pure epsilon-DP."""
     sensitivity: Delta = 1.0
     promise: Promise = "euclidean"
     rotate: bool = Field(False, description=_ROTATE)
@@ -172,11 +169,8 @@ class GridCells(Request):
     """Equal parts of the declared bounds of each feature: their products are the groups."""
 
     kind: Literal["grid"] = Field(description="Kind of the partition.")
-    parts: list[Annotated[int, Field(ge=1, le=CELLS_MAX)]] = Field(
-        min_length=1,
-        max_length=FEATURES_MAX,
-        description="Number of equal parts of each feature, in the order of features. Their product: 10,000 at most.",
-    )
+    parts: list[Annotated[int, Field(ge=1, le=CELLS_MAX)]] = Field(min_length=1, max_length=FEATURES_MAX)
+    """Number of equal parts of each feature, in the order of features. Their product: 10,000 at most."""
 
 
 class CentreCells(Request):
@@ -184,10 +178,9 @@ class CentreCells(Request):
 
     kind: Literal["centres"] = Field(description="Kind of the partition.")
     centres: list[Annotated[list[float], Field(min_length=1, max_length=FEATURES_MAX)]] = Field(
-        min_length=1,
-        max_length=CENTRES_MAX,
-        description="Centres within the bounds, each a value of every feature, in raw units. Never from the records.",
+        min_length=1, max_length=CENTRES_MAX
     )
+    """Centres within the bounds, each a value of every feature, in raw units. Never from the records."""
 
 
 class PrivateCells(Request):
@@ -216,16 +209,10 @@ class GroupsRelease(Request):
             )
         ),
     ]
-    cells: Annotated[GridCells | CentreCells | PrivateCells, Field(discriminator="kind")] = Field(
-        description="The partition."
-    )
-    min_count: int = Field(
-        20,
-        ge=1,
-        le=10**9,
-        description="Groups whose noisy number of records is below this are no candidates; where all are, the largest "
-        "one is.",
-    )
+    cells: Annotated[GridCells | CentreCells | PrivateCells, Field(discriminator="kind")]
+    """The partition."""
+    min_count: int = Field(20, ge=1, le=10**9)
+    """Groups whose noisy number of records is below this are no candidates; where all are, the largest one is."""
 
 
 def _mechanism(value: Any) -> Any:
@@ -260,15 +247,10 @@ Status = Literal["sound", "refuted", "unprotected", "withdrawn"]
 class NoiseLaw(Reply):
     """The public law of Z given X."""
 
-    family: Literal[
-        "none", "gaussian", "planar_laplace", "laplace_each", "gaussian_projection", "random_projection"
-    ] = Field(
-        description=(
-            "gaussian: independent noise in each coordinate; planar_laplace: density proportional to exp(-sqrt(r + 1) "
-            "|u| / sd); laplace_each: independent Laplace noise in each coordinate; gaussian_projection: a secret "
-            "projection, then gaussian; random_projection: a secret linear map and no noise."
-        )
-    )
+    family: Literal["none", "gaussian", "planar_laplace", "laplace_each", "gaussian_projection", "random_projection"]
+    """gaussian: independent noise in each coordinate; planar_laplace: density proportional to exp(-sqrt(r + 1) |u| /
+    sd); laplace_each: independent Laplace noise in each coordinate; gaussian_projection: a secret projection, then
+    gaussian; random_projection: a secret linear map and no noise."""
     sd: float | None = Field(None, description="Standard deviation per coordinate, in scaled units.")
 
 
@@ -276,22 +258,13 @@ class FeatureMeaning(Reply):
     """Delta and the noise in the unit of a feature."""
 
     column: str = Field(description="Column of the feature.")
-    sensitivity: float | None = Field(
-        description=(
-            "Delta, if only this feature changes, in its unit. The further a change exceeds it, the less it is "
-            "protected."
-        )
-    )
-    noise_sd: float | None = Field(
-        description=(
-            "Standard deviation of the noise in the feature's unit; null if columns of the release mix features."
-        )
-    )
-    confused: float | None = Field(
-        None,
-        description="The largest change of this feature alone, in its unit, between whose two values no guess from "
-        "the release is right more often than three times in four; null if nothing is proved.",
-    )
+    sensitivity: float | None
+    """Delta, if only this feature changes, in its unit. The further a change exceeds it, the less it is protected."""
+    noise_sd: float | None
+    """Standard deviation of the noise in the feature's unit; null if columns of the release mix features."""
+    confused: float | None = None
+    """The largest change of this feature alone, in its unit, between whose two values no guess from the release is
+    right more often than three times in four; null if nothing is proved."""
 
 
 class PromiseOffer(Reply):
@@ -299,9 +272,8 @@ class PromiseOffer(Reply):
 
     promise: Literal["euclidean", "one_feature"] = Field(description="Which changes of a record it hides.")
     noise_sds: list[float] = Field(description="Standard deviation of the noise, by feature, in its own unit.")
-    epsilons: list[float] = Field(
-        description="Epsilon of the release, if one feature changes by its hidden change, two at once, or all."
-    )
+    epsilons: list[float]
+    """Epsilon of the release, if one feature changes by its hidden change, two at once, or all."""
     rho: float | None = Field(description="What a search can learn, from 0 to 1, as in tool; null: not known.")
 
 
@@ -310,9 +282,8 @@ class Price(Reply):
 
     release_epsilon: str | None = Field(description="Epsilon that the release charges every record; 0: public records.")
     answer_epsilon: str | None = Field(description="Epsilon that one released answer charges its record.")
-    answers_per_row: int | None = Field(
-        description="Number of answers about one record that the caps allow; null: no cap."
-    )
+    answers_per_row: int | None
+    """Number of answers about one record that the caps allow; null: no cap."""
     answers: int | None = Field(description="Number of answers that the caps allow the study; null: no cap.")
     row_epsilon: str | None = Field(description="Epsilon of a record after all answers that the caps allow.")
     tight_row_epsilon: float | None = Field(description="The same by the privacy loss distribution, at tight_delta.")
@@ -326,28 +297,21 @@ RiskLevel = Literal["low", "notable", "high"]
 class Finding(Reply):
     """Result of an attack on a release or on answers."""
 
-    attack: Literal["known_rows", "known_rows_noisy", "column_space", "linkage", "membership", "averaging"] = Field(
-        description="Name of the attack."
-    )
+    attack: Literal["known_rows", "known_rows_noisy", "column_space", "linkage", "membership", "averaging"]
+    """Name of the attack."""
     figure: float = Field(description="Success of the attack, in units of unit.")
     low: float = Field(description="Lower end of the interval, in the unit of the figure.")
     high: float | None = Field(description="Upper end, in the same unit; null if the attack gives only a lower bound.")
     confidence: float = Field(description="Confidence level of the interval.")
     unit: str = Field(description="Unit of the figure.")
-    distance: float | None = Field(
-        None,
-        description="Median distance of guessed records from the true ones, in hidden changes; null if none is "
-        "guessed.",
-    )
-    success: float | None = Field(
-        None,
-        description="Success of the attack as a share, from 0 to 1: of records, of right guesses, or, for averaging, "
-        "of the error of a guess without answers that the answers take away.",
-    )
+    distance: float | None = None
+    """Median distance of guessed records from the true ones, in hidden changes; null if none is guessed."""
+    success: float | None = None
+    """Success of the attack as a share, from 0 to 1: of records, of right guesses, or, for averaging, of the error of a
+    guess without answers that the answers take away."""
     blind: float | None = Field(None, description="The same for a blind guess.")
-    level: RiskLevel | None = Field(
-        None, description="How harmful it is, by public thresholds; null where it is not judged."
-    )
+    level: RiskLevel | None = None
+    """How harmful it is, by public thresholds; null where it is not judged."""
     sentence: str = Field(description="The result in words, for the owner of the records.")
 
 
@@ -381,42 +345,28 @@ class ReleaseReport(Reply):
         None, description="Standard deviation of the noise per coordinate of a candidate, in scaled units."
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
-    search: str | None = Field(
-        None,
-        description="What the noise does to a search, in words, from the declared box and a public forecast if there "
-        "is one; null without noise.",
-    )
-    belief: str | None = Field(
-        None, description="How sure anyone can become about a record, in words; null where nothing is promised."
-    )
+    search: str | None = None
+    """What the noise does to a search, in words, from the declared box and a public forecast if there is one; null
+    without noise."""
+    belief: str | None = None
+    """How sure anyone can become about a record, in words; null where nothing is promised."""
     price: Price = Field(description="Its price, and how many answers the budget allows now.")
-    account: DatasetOutlook | None = Field(
-        None, description="In a preview: the account of the dataset's file, without and with this study."
-    )
-    attacks: list[Finding] = Field(
-        description="Results of attacks on a trial release, which is discarded; the most harmful first."
-    )
-    verdict: Verdict | None = Field(
-        None, description="In a preview of private records: what the attacks amount to; null where none was tried."
-    )
-    not_tried: str | None = Field(
-        None, description="Attacks that a preview omitted, and why, in words; null if it omitted none."
-    )
-    cautions: list[Caution] = Field(
-        [],
-        description="Choices that an expert would not make, from public values alone. The report of a release has "
-        "those that its owner accepted by releasing, and by raising caps since.",
-    )
-    record_cautions: list[Caution] = Field(
-        [],
-        description="The same from the values of the records: in a preview alone, for the owner; neither logged nor "
-        "stored.",
-    )
-    choosing: str | None = Field(
-        None,
-        description="Why public inputs must not be chosen by a preview, in words; null where no private record is "
-        "behind it, and in the report of a release that was made.",
-    )
+    account: DatasetOutlook | None = None
+    """In a preview: the account of the dataset's file, without and with this study."""
+    attacks: list[Finding]
+    """Results of attacks on a trial release, which is discarded; the most harmful first."""
+    verdict: Verdict | None = None
+    """In a preview of private records: what the attacks amount to; null where none was tried."""
+    not_tried: str | None = None
+    """Attacks that a preview omitted, and why, in words; null if it omitted none."""
+    cautions: list[Caution] = []
+    """Choices that an expert would not make, from public values alone. The report of a release has those that its owner
+    accepted by releasing, and by raising caps since."""
+    record_cautions: list[Caution] = []
+    """The same from the values of the records: in a preview alone, for the owner; neither logged nor stored."""
+    choosing: str | None = None
+    """Why public inputs must not be chosen by a preview, in words; null where no private record is behind it, and in
+    the report of a release that was made."""
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
@@ -435,9 +385,8 @@ class GroupEntry(Reply):
     spent: str = Field(description="Epsilon of the answers about it so far, without the release.")
     y: float | None = Field(None, description="Answer about it, with noise, once every group was answered at once.")
     sd: float | None = Field(None, description="Standard deviation of the noise in y.")
-    expected: float | None = Field(
-        None, description="Its mean outcome as the model of all these answers expects it; null beyond 1,000 groups."
-    )
+    expected: float | None = None
+    """Its mean outcome as the model of all these answers expects it; null beyond 1,000 groups."""
     recommended: bool = Field(False, description="Whether it is expected to be the best.")
 
 
@@ -454,9 +403,8 @@ class GroupView(GroupEntry):
     size: int = Field(description="Its true number of records, without those that are withheld.")
     mean: float | None = Field(description="The true mean of the outcome over these, clipped; null without records.")
     records: list[int] = Field(description="Numbers of its records in the file, from 1: the first 1,000.")
-    file_rows: list[int] | None = Field(
-        None, description="The same as a spreadsheet numbers them; null if the file's kind is not known."
-    )
+    file_rows: list[int] | None = None
+    """The same as a spreadsheet numbers them; null if the file's kind is not known."""
 
 
 ForecastMechanism = Literal["identity", "auto", "gaussian", "planar_laplace", "gaussian_projection", "po_gp_ucb"]
@@ -465,39 +413,24 @@ ForecastMechanism = Literal["identity", "auto", "gaussian", "planar_laplace", "g
 class ForecastCreate(Request):
     """Simulate runs over public rows, or over the records, on functions drawn from a Gaussian process."""
 
-    epsilons: list[Epsilon] = Field(
-        ["0.5", "1", "2", "4", "8"], min_length=1, max_length=20, description="Privacy levels to try."
-    )
-    mechanisms: list[ForecastMechanism] = Field(
-        ["auto"],
-        min_length=1,
-        max_length=6,
-        description="Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, "
-        "delta 1e-6 if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. The "
-        "baselines identity and random_rows are always included, groups_at_once beside private answers of a column.",
-    )
+    epsilons: list[Epsilon] = Field(["0.5", "1", "2", "4", "8"], min_length=1, max_length=20)
+    """Privacy levels to try."""
+    mechanisms: list[ForecastMechanism] = Field(["auto"], min_length=1, max_length=6)
+    """Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, delta 1e-6 if one
+    is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. The baselines identity and
+    random_rows are always included, groups_at_once beside private answers of a column."""
     functions: int = Field(20, ge=2, le=200, description="Number of functions to draw.")
     queries: int = Field(50, ge=2, le=500, description="Queries of each simulated run.")
-    rows: Literal["public", "records"] = Field(
-        "public",
-        description="public: uniform rows in the declared box, as many as the dataset has, or those of "
-        "sample_dataset_id; no record is read. records: the private records; choosing epsilon or another public input "
-        "by that leaks what is not counted.",
-    )
-    answers: list[Epsilon] | None = Field(
-        None,
-        max_length=20,
-        description="Values of epsilon of an answer to try, each with the study's own release, which is also tried "
-        "with exact answers. Null: the study's own answers.",
-    )
-    rows_max: int = Field(
-        1_000, ge=10, le=5_000, description="Rows to simulate on: a random subset of the records, or sample, if more."
-    )
-    sample_dataset_id: Name | None = Field(
-        None,
-        description="A dataset that is declared public and has columns of the same names: its records in place of "
-        "uniform ones.",
-    )
+    rows: Literal["public", "records"] = "public"
+    """public: uniform rows in the declared box, as many as the dataset has, or those of sample_dataset_id; no record is
+    read. records: the private records; choosing epsilon or another public input by that leaks what is not counted."""
+    answers: list[Epsilon] | None = Field(None, max_length=20)
+    """Values of epsilon of an answer to try, each with the study's own release, which is also tried with exact answers.
+    Null: the study's own answers."""
+    rows_max: int = Field(1_000, ge=10, le=5_000)
+    """Rows to simulate on: a random subset of the records, or sample, if more."""
+    sample_dataset_id: Name | None = None
+    """A dataset that is declared public and has columns of the same names: its records in place of uniform ones."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -513,54 +446,38 @@ class LengthscaleRegret(Reply):
     regret: float = Field(description="Mean gap of the recommended record, in standard deviations of f.")
     low: float = Field(description="Lower end of the mean's 95 % interval.")
     high: float = Field(description="Upper end of the mean's 95 % interval.")
-    better_than_chance: bool | None = Field(
-        None, description="Whether it is better than random records on the same functions; null as in the point."
-    )
+    better_than_chance: bool | None = None
+    """Whether it is better than random records on the same functions; null as in the point."""
 
 
 class ForecastPoint(Reply):
     """Simulated quality of a mechanism at a privacy level."""
 
-    mechanism: str = Field(
-        description="Name of the mechanism; identity, random_rows and groups_at_once are the baselines. The last: "
-        "every group is answered once, in place of a search over records; the gap is that of a mean over a group."
-    )
+    mechanism: str
+    """Name of the mechanism; identity, random_rows and groups_at_once are the baselines. The last: every group is
+    answered once, in place of a search over records; the gap is that of a mean over a group."""
     runs_as: str = Field(description="The mechanism that auto chooses; otherwise the same as mechanism.")
-    epsilon: str | None = Field(
-        description="epsilon of the release, for groups of a record in total; null for other baselines."
-    )
-    answers_epsilon: str | None = Field(
-        None, description="epsilon of an answer; null: exact answers, as those of a baseline, and in earlier forecasts."
-    )
-    refine_epsilon: str | None = Field(
-        None,
-        exclude_if=lambda epsilon: epsilon is None,
-        description="epsilon of the second draw of each measured record; absent without second draws.",
-    )
-    noise_sd: float | None = Field(
-        description="Standard deviation of the noise per coordinate of a candidate, in scaled units."
-    )
-    distance_error: float | None = Field(
-        description=(
-            "Median relative error of distances between candidates, as estimated from the release and its noise law."
-        )
-    )
-    regret: float = Field(
-        description="How far the recommended record ends short of the best, at the middle length-scale, in standard "
-        "deviations of f: a mean."
-    )
+    epsilon: str | None
+    """epsilon of the release, for groups of a record in total; null for other baselines."""
+    answers_epsilon: str | None = None
+    """epsilon of an answer; null: exact answers, as those of a baseline, and in earlier forecasts."""
+    refine_epsilon: str | None = Field(None, exclude_if=lambda epsilon: epsilon is None)
+    """epsilon of the second draw of each measured record; absent without second draws."""
+    noise_sd: float | None
+    """Standard deviation of the noise per coordinate of a candidate, in scaled units."""
+    distance_error: float | None
+    """Median relative error of distances between candidates, as estimated from the release and its noise law."""
+    regret: float
+    """How far the recommended record ends short of the best, at the middle length-scale, in standard deviations of f: a
+    mean."""
     low: float = Field(description="Lower end of the mean's 95 % interval.")
     high: float = Field(description="Upper end of the mean's 95 % interval.")
-    better_than_chance: bool | None = Field(
-        None,
-        description="Whether it is better than random records on the same functions of all length-scales, by the 95 % "
-        "interval of the mean difference; null for random records, and in earlier forecasts.",
-    )
-    by_lengthscale: list[LengthscaleRegret] = Field(
-        [],
-        description="The same for each length-scale, by increasing length-scale: three on public rows, which span a "
-        "band, and the study's own on the records.",
-    )
+    better_than_chance: bool | None = None
+    """Whether it is better than random records on the same functions of all length-scales, by the 95 % interval of the
+    mean difference; null for random records, and in earlier forecasts."""
+    by_lengthscale: list[LengthscaleRegret] = []
+    """The same for each length-scale, by increasing length-scale: three on public rows, which span a band, and the
+    study's own on the records."""
 
     @property
     def levels(self) -> str | None:
@@ -588,18 +505,16 @@ class ForecastView(Reply):
 
     id: str = Field(description="fct_...")
     study_id: str = Field(description="The study that it is about.")
-    state: Literal["running", "completed", "failed", "cancelled"] = Field(
-        description="running: in progress, or queued. A crash or a shutdown makes it failed."
-    )
+    state: Literal["running", "completed", "failed", "cancelled"]
+    """running: in progress, or queued. A crash or a shutdown makes it failed."""
     progress: float = Field(ge=0, le=1, description="Fraction of the work that is done.")
     created_at: datetime = Field(description="When it was requested.")
     ended_at: datetime | None = Field(description="When it ended; null while running.")
     problem: str | None = Field(description="Why it failed, and what to do.")
     spec: ForecastCreate = Field(description="The request.")
     points: list[ForecastPoint] = Field(description="Results by mechanism and level; empty before the end.")
-    choosing: str | None = Field(
-        description="Why public inputs must not be chosen by it, in words; null if no private record was read."
-    )
+    choosing: str | None
+    """Why public inputs must not be chosen by it, in words; null if no private record was read."""
 
 
 class ForecastPage(Page):

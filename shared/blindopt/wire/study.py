@@ -121,13 +121,11 @@ class Feature(Request):
     column: Name = Field(description="A column of the dataset.")
     lower: BoundedFloat = Field(description="Lower bound, in raw units: smaller values are clipped.")
     upper: BoundedFloat = Field(description="Upper bound, in raw units: larger values are clipped.")
-    hidden_change: PositiveFloat | None = Field(
-        None,
-        description="The change of this feature that the release hides, in raw units: Delta, if only this feature "
-        "changes. Changes of several features are hidden while the sum of (change / hidden_change)^2 is at most 1, or "
-        "of change / hidden_change with the promise one_feature. "
-        "Where any feature has it, one that has none hides its whole range, and sensitivity stays 1.",
-    )
+    hidden_change: PositiveFloat | None = None
+    """The change of this feature that the release hides, in raw units: Delta, if only this feature changes. Changes of
+    several features are hidden while the sum of (change / hidden_change)^2 is at most 1, or of change / hidden_change
+    with the promise one_feature. Where any feature has it, one that has none hides its whole range, and sensitivity
+    stays 1."""
     scale: PositiveFloat | None = None
     """Raw units in one scaled unit; default upper - lower. Not with hidden_change, which sets it."""
 
@@ -522,17 +520,14 @@ class StudyCheck(Reply):
     except for events that it allows. Null where nothing is promised."""
     belief: str | None = Field(description="The same in words.")
     answers: str = Field(description="Answer mechanism that would run: never auto.")
-    answers_mean: AnswersMeaning | None = Field(
-        None, description="What private answers mean; null for exact answers and for groups."
-    )
+    answers_mean: AnswersMeaning | None = None
+    """What private answers mean; null for exact answers and for groups."""
     tool: Tool | None = Field(None, description="What to use: a search, or something that serves better.")
-    promises: list[PromiseOffer] = Field(
-        [], description="The release with either promise, for comparison; empty where it can have one alone."
-    )
+    promises: list[PromiseOffer] = []
+    """The release with either promise, for comparison; empty where it can have one alone."""
     price: Price = Field(description="Its price, and how many answers the budget allows.")
-    cautions: list[Caution] = Field(
-        description="Choices that an expert would not make, from public values alone; a release accepts them."
-    )
+    cautions: list[Caution]
+    """Choices that an expert would not make, from public values alone; a release accepts them."""
     record_cautions: list[Caution]
     """The same from the values of the records: for the owner alone, neither logged nor stored."""
     account: DatasetOutlook = Field(description="The account of the dataset's file, without and with this study.")
