@@ -197,6 +197,7 @@ def grant_of(curator, where):
     return grant
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("room", [0, 3_400, 6_000, 9_500, 15_000, 20_000, 40_000])
 def test_of_queries_at_the_same_time_each_that_is_charged_is_answered(room, tmp_path):
     """Four paced queries, which are charged before they are answered, where the day has little room."""

@@ -484,7 +484,7 @@ class Acts:
         assert all(event.log for event in letter.events if event.kind not in ("counted", "files"))
 
 
-@pytest.mark.slow(every=2)
+@pytest.mark.slow(sibling="test_the_check_finds_a_second_draw_without_its_line")
 @pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
 def test_each_second_draw_leaves_once_after_its_charge_whatever_is_done(persons, tmp_path):
     done, refused, draws = Counter(), Counter(), 0

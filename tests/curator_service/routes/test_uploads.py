@@ -66,6 +66,7 @@ def pending(folder):
     return sorted(path.name for path in (folder / "data" / "files" / "pending").iterdir())
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize(
     ("columns", "field", "says"),
     [
@@ -178,6 +179,7 @@ def test_a_retry_deletes_the_file_whose_end_was_recorded_before_a_crash(curator,
     assert pending(folder) == []
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("note", [b"", b"{", b"null", b"\xff", b"{}", b'{"owner": "o", "view": {}}'])
 def test_a_note_that_does_not_parse_is_deleted_with_its_file(curator, folder, note):
     """The service starts; the other files stay."""

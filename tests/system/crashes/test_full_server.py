@@ -92,7 +92,7 @@ KINDS = {"charge, then answer": full_disk.LAPLACE, "both at once": full_disk.EXA
 FULL = [*itertools.product((TABLES, LOG, ALL), KINDS)]
 
 
-@pytest.mark.slow(every=3)
+@pytest.mark.slow(sibling="test_a_service_that_is_killed_on_a_full_disk_of_the_server_comes_back_when_there_is_room")
 @pytest.mark.parametrize("turn", TIMES)
 @pytest.mark.parametrize(
     ("small_server", "kind"),

@@ -69,6 +69,7 @@ def sorted_by_hand(states, lines):
     return counts
 
 
+@pytest.mark.slow(every=3)
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_an_import_that_is_made_twice_is_that_import_made_once(in_process, small, draft_of, kind):
     """Files that the test draws, over states that it draws: three groups, their charge, and nothing the second time."""
