@@ -76,7 +76,6 @@ def test_both_tutorials_are_walked_as_they_are_written(services, browser):
 def owner_opens_a_study(olga):
     olga.ends(1)
     olga.look()
-    olga.follow("Upload a dataset")
     olga.file("File", SALES.name, SALES.read_bytes())
     olga.press("Check and store")
     olga.ends(2)

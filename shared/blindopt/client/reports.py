@@ -56,7 +56,12 @@ class Preview(Shown, wire.ReleaseReport):
 class Groups(Shown, list[wire.GroupEntry]):
     """The groups of a study: a list, printed with those first that are expected to be the best.
 
-    >>> print(study.groups())  # doctest: +SKIP
+    >>> place = {"row": 3, "count": 52, "centre": [0.5], "lower": None, "upper": None, "spent": "0.5"}
+    >>> answered = wire.GroupEntry(**place, y=2.1, sd=0.4, expected=1.9, recommended=True)
+    >>> print(Groups([answered]))
+    Group 3 is expected to be the best.
+    Candidate  Middle  Records  Answer  Noise (sd)  Expected
+    3          0.5     52       2.1     0.4         1.9
     """
 
     def _tables(self) -> list[Table]:

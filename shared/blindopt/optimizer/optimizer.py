@@ -88,7 +88,7 @@ class Optimizer(display.Shown):
     @checked
     def __init__(
         self,
-        candidates: Any,
+        candidates: Any = None,
         *,
         noise: wire.NoiseLaw | Mapping[str, Any] | None = None,
         kernel: wire.Kernel | Mapping[str, Any] | None = None,
@@ -103,6 +103,11 @@ class Optimizer(display.Shown):
         study: wire.StudyView | None = None,
         **settings: Any,
     ) -> None:
+        if candidates is None or "bounds" in settings:
+            raise Invalid(
+                "candidates must be a table of the points to choose from, one row each; of ranges (bounds) list the "
+                "points of a grid or a Sobol sequence (see What is blindopt, What it does not search)"
+            )
         engine: Engine | None = settings.pop("engine", None)
         self.candidates, self._reasons = numbers_of(candidates)
         self.seed = secrets.randbelow(2**32) if seed is None else seed
