@@ -244,7 +244,7 @@ def test_a_past_outcome_that_cannot_be_is_refused_in_words(outcome, what):
 
 @pytest.mark.parametrize("arguments", [{"bounds": [(0, 1)]}, {"candidates": Z, "bounds": [(0, 1)]}, {}])
 def test_ranges_are_no_candidates_and_the_error_says_how_to_get_near(arguments):
-    with pytest.raises(Invalid, match="grid or a Sobol sequence .*What it does not search"):
+    with pytest.raises(Invalid, match=r"grid or a Sobol sequence .*What it does not search"):
         bo.Optimizer(**arguments)
 
 
