@@ -200,7 +200,7 @@ def list_datasets(url: Url = None, token_file: TokenFile = None, as_json: AsJson
     with as_owner(url, token_file) as client:
         views = [dataset.view for dataset in client.datasets()]
     rows = [[view.id, "erased" if view.erased_at else view.state, view.rows, view.name] for view in views]
-    show(views, table(["dataset", "state", "rows", "name"], rows), as_json)
+    show(views, table(["dataset", "state", "records", "name"], rows), as_json)
 
 
 dataset_cli.command()(uploading.upload)

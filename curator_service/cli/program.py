@@ -76,7 +76,7 @@ _FORGOTTEN = (
 
 PROGRAM = Program(
     service="blindopt-curator",
-    about="Hold a data owner's records: release candidates, answer queries by row.",
+    about="Hold a data owner's records: release candidates, answer queries.",
     main_role="owner",
     roles=("owner", "measurer", "auditor", "monitor"),
     settings=Settings,

@@ -19,14 +19,12 @@ from service_kit.console.forms import Body, filled_in, sent
 pages = Pages()
 PrivateRanges = Mapping[str, tuple[str, str]]
 """Lower and upper bound of each column, as a form shows them."""
-PUBLIC_ENDS = {
-    "age": ("0", "120"), "percent": ("0", "100"), "percentage": ("0", "100"), "hour": ("0", "24"), "month": ("1", "12"),
-    "kg": ("0", "300"), "cm": ("0", "250"), "bmi": ("10", "80"), "systolic": ("50", "260"), "diastolic": ("20", "160"),
-    "latitude": ("-90", "90"), "longitude": ("-180", "180"),
-}  # fmt: skip
+PUBLIC_ENDS = {"age": ("0", "120"), "hour": ("0", "24"), "month": ("1", "12"), "kg": ("0", "300"), "cm": ("0", "250")}
+PUBLIC_ENDS |= {"bmi": ("10", "80"), "systolic": ("50", "260"), "diastolic": ("20", "160")}
+PUBLIC_ENDS |= dict.fromkeys(("percent", "percentage"), ("0", "100"))
 """Public ranges by the word in a column's name; of kilograms and centimetres, a person's."""
-_SAYING = {*PUBLIC_ENDS, "years", "year", "yrs", "of", "at", "in", "the", "day", "patient"}
-_SAYING |= {"weight", "height", "mmhg", "bp", "blood", "pressure"}
+_SAYING = {*PUBLIC_ENDS, "years", "year", "yrs", "of", "at", "in", "the", "day", "patient", "weight", "height"}
+_SAYING |= {"mmhg", "bp", "blood", "pressure"}
 """With another word, such as months, a name is not understood."""
 CATEGORY_CHANGES = {"euclidean": 1.42, "one_feature": 2.0}
 """The hidden change of a yes/no column that hides which category a record has: another moves two of them by 1 each."""

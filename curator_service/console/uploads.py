@@ -7,6 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from blindopt import wire
+from blindopt.display import counted
 from blindopt.formats.column_ways import (
     DATES,
     DROP,
@@ -121,11 +122,11 @@ async def store(page: Page, view: wire.PendingUpload, choice: dict[str, Any], fo
         return await show(page, view, _failed(form, problem, view, choice), problem.status)
     made, left_out = wire.DatasetView.model_validate(reply, strict=False), ""
     if made.rows_left_out:
-        left_out = f"; {_records(made.rows_left_out)} with a missing value left out"
+        left_out = f"; {counted(made.rows_left_out, 'record')} with a missing value left out"
     if made.person_rows_dropped:
-        left_out += f"; {_records(made.person_rows_dropped)} left out, because their person has more"
+        left_out += f"; {counted(made.person_rows_dropped, 'record')} left out, because their person has more"
     unread = f"; {len(made.dropped)} more in the file were neither read nor stored" if made.dropped else ""
-    words = f"Registered: {_records(made.rows)}, {len(made.columns)} columns{unread}{left_out}."
+    words = f"Registered: {counted(made.rows, 'record')}, {len(made.columns)} columns{unread}{left_out}."
     return page.go(f"/datasets/{made.id}", words)
 
 
@@ -143,10 +144,6 @@ def _failed(form: Form, problem: ApiProblem, view: wire.PendingUpload, choice: d
             failed.errors["person_ids"] = f"Say whether these are one person: {pairs}"
     failed.errors.pop("", None)  # faults of columns, which stand at these
     return failed
-
-
-def _records(count: int) -> str:
-    return "1 record" if count == 1 else f"{count:,} records"
 
 
 def in_words(fault: Any) -> str:

@@ -79,7 +79,7 @@ def owner_opens_the_records(olga, listed):
     olga.visitor.audit()
     assert olga.page.locator("main tbody tr").count() == len(listed)
     olga.follow("Studies")
-    olga.follow("Fast progression")
+    olga.follow("Study 1 on diabetes")
     olga.follow("Results by feature")
     main = olga.page.locator("main")
     expect(main).to_contain_text(f"{len(measured)} of 40 queried candidates are good (at least 280).")

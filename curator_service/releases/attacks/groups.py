@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindopt.arrays import Vector
+from blindopt.display import counted
 from blindopt.wire import Finding, StudyCreate
 from curator_service.privacy.measurement.groups import COUNT_MOVE, LEVELS, GroupAnswers, steps
 from curator_service.privacy.prices import Prices
@@ -65,7 +66,7 @@ class _Scene:
 
     @property
     def in_words(self) -> str:
-        number = f"{self.queried} answer{'' if self.queried == 1 else 's'}"
+        number = counted(self.queried, "answer")
         but = "" if self.mechanism.private is None else ", but not the centres,"
         return f"who knows all other records and sees the numbers of records and {number} about {self.whose} group{but}"
 
