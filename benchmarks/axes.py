@@ -37,6 +37,9 @@ process on all features. `ei` knows its kernel, begins with 3 random records and
 exact, delta is 1e-5, the radius of private axes {RADIUS:g}. Regret of the best queried record, with the standard
 error; differences are to noise on all features in the same runs.
 
+`python -m benchmarks.axes size`, beside other work on two processors: 50,000 x 768 on private axes took 10.4 seconds
+of processor time, 51 s and 870 MiB with the records.
+
 """
 
 

@@ -278,6 +278,26 @@ def test_more_than_12_features_have_one_rule_and_a_fold_of_exceptions(owner, api
         assert owner.text.count(f"a change of {change} is hidden") == count
 
 
+def test_a_draft_of_many_features_names_a_public_sample_of_the_same_kind(owner, api):
+    names = [f"e{i}" for i in range(21)]
+
+    def table(seed):
+        rows = [[(3 * i + 5 * j * j + seed * j) % 17 for j in range(22)] for i in range(30)]
+        return "\n".join(",".join(map(str, row)) for row in [[*names, "y"], *rows]).encode()
+
+    sample = api.register("published embeddings", table(4), public=True)
+    dataset = registered_apart(api, "embeddings", table(0)).id
+    owner.get(f"/studies/new?dataset={dataset}")
+    owner.submit("/studies/new", go="paste", pasted="\n".join(f"{name},0,17" for name in names))
+    owner.submit("/studies/new", go="next")
+    owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
+    assert "A public sample of the same kind" in owner.text
+    assert "published embeddings (30 records)" in owner.text
+    owner.submit("/studies/new", go="next", **{"release.sample_dataset_id": sample.id})
+    owner.submit("/studies/new", go="next", **{"answers.mechanism": "none", "budget.queries": "5"})
+    assert "Its columns are axes of a public sample, in which no record takes part." in owner.text
+
+
 def test_without_scripts_a_button_shows_what_the_dial_means(release_step):
     """By hand, for epsilon 2, two features and h = 1: sd sqrt(3) h / 2; ln 3 h / 2; 1 / (1 + e^-2)."""
     release_step.submit("/studies/new", go="look", **{"release.epsilon": "2"})
