@@ -427,7 +427,7 @@ def test_the_best_kind_of_record_is_priced_before_anything_is_spent_and_its_owne
     typed = {"outcomes.lower": "-1", "outcomes.upper": "5", "budget.queries": "9"}
     owner.submit("/studies/new", go="next", **typed)
     assert api.account(dataset.id).epsilon == "0"
-    assert "1 equal parts, with 1 records or more" in owner.shown
+    assert "1 equal parts, with 1 record or more" in owner.shown
     owner.submit("/studies/new", go="create")
     study = owner.path.rpartition("/")[2]
     spec = api.study(study).view.spec
