@@ -27,7 +27,7 @@ from curator_service.releases.attacks import trial
 from curator_service.releases.attacks.worker import Job, PreviewResult
 from curator_service.releases.mechanisms.mechanism import Assessment
 from curator_service.releases.mechanisms.registry import refinement_of
-from service_kit.store import audit_log
+from service_kit.store import audit_log, schema
 from tests.builders import BY_HAND, a_study, group_release, laplace
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -363,10 +363,8 @@ def test_a_changed_second_draw_or_line_is_found(name, curator):
     curator.check()
 
     def edit(db):
-        for table_name in ("refinements", "ledger"):
-            for verb in ("UPDATE", "DELETE"):
-                db.exec_driver_sql(f"DROP TRIGGER {table_name}_{verb}")
-        assert db.exec_driver_sql(TAMPERED[name]).rowcount > 0
+        with schema.unguarded(db, "ledger" if "ledger" in TAMPERED[name] else "refinements"):
+            assert db.exec_driver_sql(TAMPERED[name]).rowcount > 0
 
     curator.context.database.write(edit)
     with pytest.raises(LogBroken):
