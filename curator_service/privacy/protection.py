@@ -139,6 +139,9 @@ def of_release(spec: wire.StudyCreate, release: Concrete, moves: float, columns:
         return epsilon
     moves = max(moves, 1.0)
     if isinstance(release, wire.AxesRelease):  # a row moves no further along axes
+        if release.r is None and release.axes == "private":  # if too few axes are found, all features get noise
+            outcomes = (release.model_copy(update={"r": r}) for r in (min(AXES_MAX, d), d))
+            return max(of_release(spec, each, moves) for each in outcomes)
         r = release.r or min(AXES_MAX, d)
         rest = of_release(spec, on_axes(release, r, protected), moves, r)
         of_gram, delta = of_axes(release)

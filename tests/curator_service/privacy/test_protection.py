@@ -146,6 +146,16 @@ def test_one_feature_at_a_time_costs_a_whole_record_the_sum_of_what_its_features
     assert figures.sentence.startswith("The hidden change of one feature: epsilon ")
 
 
+@pytest.mark.parametrize("epsilon", ["0.3", "3"])
+@pytest.mark.parametrize("d", [8, 24, 256])
+def test_before_private_axes_are_found_a_whole_record_costs_the_most_that_it_may(epsilon, d):
+    """Of any number of axes, and of noise on all features, which is drawn where too few are found."""
+    spec = draft(0.1, d=d, cap="9")
+    release = wire.AxesRelease(mechanism="axes", epsilon=epsilon, delta=1e-5, axes="private", radius=8.0)
+    figures = [protection(spec, release.model_copy(update={"r": r})).whole for r in (*range(2, min(d, 21)), d)]
+    assert protection(spec, release).whole == max(figures)
+
+
 @pytest.mark.parametrize("share", [0.7, 0.3, 0.05])
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("person_column", [True, False])
