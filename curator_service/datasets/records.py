@@ -76,17 +76,23 @@ def scaled_rows(
     )
 
 
-def sample_rows(db: Connection, vault: Vault, spec: wire.StudyCreate) -> ScaledRows | None:
+def sample_rows(db: Connection, vault: Vault, spec: wire.StudyCreate, *, is_drawn: bool = False) -> ScaledRows | None:
     """The rows of the public sample that a study's release names, scaled as its records; None without one.
 
-    Raises Invalid for a sample that is not public, lacks a feature, or has too few rows.
+    Raises Invalid for a sample that is not public, lacks a feature, or has too few rows. Returns None for it where the
+    candidates are stored already: they need no sample any more.
     """
     if (name := getattr(spec.release, "sample_dataset_id", None)) is None:
         return None
-    columns = public_sample(db, name, spec.features, "release.sample_dataset_id")
-    order = kept_records(db, vault, name)
-    if len(order) < SAMPLE_ROWS_MIN:
-        raise Invalid.at("release.sample_dataset_id", f"has fewer than {SAMPLE_ROWS_MIN} records: {_SAMPLE}")
+    try:
+        columns = public_sample(db, name, spec.features, "release.sample_dataset_id")
+        order = kept_records(db, vault, name)
+        if len(order) < SAMPLE_ROWS_MIN:
+            raise Invalid.at("release.sample_dataset_id", f"has fewer than {SAMPLE_ROWS_MIN} records: {_SAMPLE}")
+    except Invalid:
+        if is_drawn or spec.release_of is not None:
+            return None
+        raise
     return ScaledRows(vault.dataset(name), columns, spec.features, order)
 
 
@@ -98,6 +104,8 @@ def public_sample(db: Connection, dataset_id: str, features: Sequence[wire.Featu
         raise Invalid.at(field, f"is no dataset of this curator: {_SAMPLE}") from None
     if not sample.public or sample.erased_at is not None:
         raise Invalid.at(field, f"is {'erased' if sample.public else 'not declared public'}: {_SAMPLE}")
+    if not all(row.public for row in store.registrations(db, sample.sha256)):
+        raise Invalid.at(field, f"is the same file as a dataset that is not declared public: {_SAMPLE}")
     names = store.column_names(sample)
     if missing := {feature.column for feature in features} - set(names):
         raise Invalid.at(field, f"has no column {min(missing)}: {_SAMPLE}")

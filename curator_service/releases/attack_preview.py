@@ -68,7 +68,7 @@ def job_of(
 ) -> Job:
     """The preview of a draft, or attacks on the release with the id ``published``, as a job for its worker process."""
     columns, outcome = records.column_indices(db, spec)
-    sample = records.sample_rows(db, vault, spec)
+    sample = records.sample_rows(db, vault, spec, is_drawn=published is not None)
     return Job(
         study=spec,
         release=release,
@@ -152,7 +152,7 @@ def on_study(database: Database, vault: Vault, study_id: str) -> tuple[wire.Stud
         view, release = owner_view(db, study_id), store.release_of(db, study_id)
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
-        sample = records.sample_rows(db, vault, spec)
+        sample = records.sample_rows(db, vault, spec, is_drawn=release is not None)
         mechanism = mechanism_of(spec, release_status(db, spec, view.report).release, sample)
     z = None if release is None else npy_files.load(vault.candidates(release.id))
     if z is None:

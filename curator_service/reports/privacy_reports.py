@@ -5,7 +5,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit import signed_documents
-from blindopt.errors import Busy
+from blindopt.errors import Busy, ReleaseImpossible
 from curator_service import store
 from curator_service.budget.views import DatasetAccounts, in_short
 from curator_service.datasets.records import reading_of, withheld_records
@@ -134,6 +134,8 @@ class PrivacyReports:
             return self._previews.make(view.id, job, wait_s=WAIT_SECONDS)
         except Busy:
             return _not_tried("Not tried: another preview was under way.")
+        except ReleaseImpossible:  # trials would need the axes again
+            return _not_tried("Not tried: the public sample of its axes cannot be read any more.")
 
 
 def _not_tried(why: str) -> Preview:

@@ -149,6 +149,8 @@ def _axes(study: wire.StudyCreate, spec: wire.AxesRelease, d: int) -> Axes:
         raise Invalid.at("release.r", f"axes are for 2 features or more, and at most as many as these {d}")
     if (spec.r or 0) > AXES_MAX and spec.r != d:
         raise Invalid.at("release.r", f"there are {AXES_MAX} axes at most: leave r out")
+    if spec.delta is None and (spec.r or 0) > AXES_MAX:
+        raise Invalid.at("release.delta", f"is missing: noise on all {d} features needs one, such as 1e-6")
     axes = Axes(spec, d, _rounding(study, spec), study.protected_rows)
     if axes.slack(d) > 1e-3 * spec.sensitivity:
         raise _too_small(study)

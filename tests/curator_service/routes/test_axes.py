@@ -119,7 +119,9 @@ def test_private_axes_are_charged_with_the_release_and_reported_as_they_ran(cura
 def test_a_sample_that_is_none_is_named_before_anything_is_charged(curator, sample):
     dataset = curator.register(embeddings(5))
     other = curator.register(embeddings(6, ["f0", *NAMES[1:]]), public=True)
-    for name, says in ((dataset, "not declared public"), (other, "has no column e0"), ("ds_none", "is no dataset")):
+    same = curator.register(embeddings(5), public=True)  # its axes would be those of the private records
+    of_name = {dataset: "not declared public", other: "has no column e0", "ds_none": "is no dataset", same: "same file"}
+    for name, says in of_name.items():
         reply = curator.send("owner", "POST", "/v1/studies", json=draft(dataset, sample_dataset_id=name))
         assert reply.status_code == 422
         assert reply.json()["errors"][0]["field"] == "release.sample_dataset_id"
@@ -127,6 +129,9 @@ def test_a_sample_that_is_none_is_named_before_anything_is_charged(curator, samp
     for release in ({"sample_dataset_id": sample, "radius": 1.0}, {"axes": "private", "radius": 1.0, "delta": None}):
         reply = curator.send("owner", "POST", "/v1/studies", json=draft(dataset, mechanism="axes", **release))
         assert reply.status_code == 422
+    all_columns = {"mechanism": "axes", "sample_dataset_id": sample, "r": D, "delta": None}
+    reply = curator.send("owner", "POST", "/v1/studies", json=draft(dataset, **all_columns))
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, "release.delta")
     gone = curator.register(embeddings(7), public=True)
     made = curator.call("owner", "POST", "/v1/studies", json=draft(dataset, sample_dataset_id=gone))
     erase(curator, gone)
@@ -134,3 +139,22 @@ def test_a_sample_that_is_none_is_named_before_anything_is_charged(curator, samp
     assert (reply.status_code, "erased" in reply.json()["detail"]) == (422, True)
     assert curator.call("owner", "GET", f"/v1/studies/{made['id']}/account")["release_epsilon"] == "0"
     assert curator.call("owner", "GET", f"/v1/studies/{made['id']}")["state"] == "draft"
+
+
+def test_what_was_released_on_the_axes_of_a_sample_outlives_the_sample(curator):
+    """The signed report says which attacks it lacks, and a further study reads the stored candidates."""
+    gone, dataset = curator.register(embeddings(8), public=True), curator.register(embeddings(9))
+    made = curator.call("owner", "POST", "/v1/studies", json=draft(dataset, sample_dataset_id=gone, r=2))
+
+    def release(study):
+        body = {"spec_sha256": study["spec_sha256"]}
+        return curator.call("owner", "POST", f"/v1/studies/{study['id']}:release", json=body)
+
+    first = release(made)
+    erase(curator, gone)
+    (reported,) = curator.call("owner", "POST", f"/v1/studies/{made['id']}:report")["report"]["studies"]
+    assert reported["not_tried"] == "Not tried: the public sample of its axes cannot be read any more."
+    further = made["spec"] | {"name": "further", "release_of": made["id"]}
+    opened = release(curator.call("owner", "POST", "/v1/studies", json=further))
+    assert (opened["state"], opened["release_sha256"]) == ("open", first["release_sha256"])
+    curator.check()
