@@ -256,6 +256,7 @@ def outlook(
     k = max(after.declared_rows, 1 if spec.person_column else spec.rows_per_person)
     person = None if k == 1 else of_declared_person(after, k, cost, bounded=shown[1] is not None)
     cap_epsilon, cap_delta = before.account.cap_texts
+    is_single = any(wire.hides_one_feature(each.release) for each in (spec, *(use.spec for use in before.of_account)))
     more = "" if shown[1] is None or not Prices.of(spec).answer else ", and more with its answers"
     return wire.DatasetOutlook(
         studies=len(before.of_account),
@@ -271,6 +272,7 @@ def outlook(
         sentence=f"A record of this dataset has used {amount_in_words(shown[0], used_delta)} over "
         f"{_counted(before, others)}; with this one {amount_in_words(shown[1], then_delta)}"
         f"{more}.{averages_in_words(of_averages(before))}{person_in_words(person)}"
+        + (f" {ONE_FEATURE}" if is_single else "")
         + "".join([_limits(before, problem), *(f" {overlap.sentence}" for overlap in overlaps_of(db, uses, dataset))]),
     )
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
+from curator_service.privacy.prices import ONE_FEATURE
 from service_kit.store import audit_log
 from tests import beside
 from tests.curator_service.queries.inbox.in_process_curator import InProcessCurator
@@ -263,6 +264,7 @@ def test_a_check_offers_one_feature_at_a_time_with_what_each_promise_costs_and_a
     taken = checked(curator, columns, features=features, release=changed, budget=wire.Budget(epsilon_per_row="9"))
     assert taken["noise_sd"] == pytest.approx(np.sqrt(2) / 3)
     assert not any("one_feature" in hint for hint in taken["tool"]["hints"])
+    assert [ONE_FEATURE in each["account"]["sentence"] for each in (reply, taken)] == [False, True]
     few_features = checked(curator, columns, features=features[:3], release=auto)
     assert not any("one_feature" in hint for hint in few_features["tool"]["hints"])
     turned = auto.model_copy(update={"rotate": True})
