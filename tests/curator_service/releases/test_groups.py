@@ -411,7 +411,7 @@ EDGES = {
     "one record of all": ([[0.1, 0.1]], [1.0], [2, 2]),
     "two records": ([[0.1, 0.1], [0.9, 0.9]], [1.0, 2.0], [2, 2]),
     "all records in one group": ([[0.1, 0.1]] * 30, np.linspace(0, 9, 30), [2, 2]),
-    "every y outside of the clip": ([[0.1, 0.1], [0.9, 0.9]] * 4, [1e300, -1e300] * 4, [2, 2]),
+    "every y outside of the clip": ([[0.1, 0.1], [0.9, 0.9]] * 4, [wire.OUTCOME_MAX, -wire.OUTCOME_MAX] * 4, [2, 2]),
     "points outside of the bounds": ([[-1e300, 5.0], [1e300, -5.0]], [1.0, 2.0], [2, 2]),
     "points on all borders": ([[a, b] for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0)], range(9), [2, 2]),
     "one group": ([[0.1, 0.1], [0.9, 0.9]], [1.0, 3.0], [1, 1]),
