@@ -12,6 +12,7 @@ HOUSEKEEPING = ("archived", "unarchived", "labelled", "deleted")
 KINDS = {  # of kinds that are put together, or passed on
     "f'{self.kind}.{act}'": [f"{kind}.{done}" for kind in ("dataset", "study", "run") for done in HOUSEKEEPING],
     "f'{self.noun}.ended'": ["forecast.ended", "tuning.ended"],
+    "f'{self.noun}.cancelled'": ["forecast.cancelled", "tuning.cancelled"],
     "f'{kind}.refused'": ["bounds.refused", "tuning.refused"],
     "f'measurement.{kind}'": ["measurement.overdue", "measurement.declined"],
     "f'measurement.{_DONE[act]}'": ["measurement.answered", "measurement.declined", "measurement.corrected"],

@@ -203,11 +203,11 @@ def _release(release: Concrete, spec: wire.StudyCreate) -> str:
 
 
 def _whose_axes(release: wire.AxesRelease, d: int) -> str:
-    """Where the columns of a release on axes come from."""
+    """Where the axes of a release come from."""
     if release.axes == "public":
-        return " Its columns are axes of a public sample, in which no record takes part."
+        return " It lies on axes of a public sample, in which no record takes part."
     epsilon, delta = of_axes(release)
-    origin = f" Its columns are axes of the records, found for epsilon {exact(epsilon)} and delta {delta!r} of these."
+    origin = f" It lies on axes of the records, found for epsilon {exact(epsilon)} and delta {delta!r} of these."
     if release.r != d:
         return origin
     return f"{origin} They serve a search less than all features, which therefore have noise of their own each."

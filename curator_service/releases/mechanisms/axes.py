@@ -68,7 +68,7 @@ class Axes(Mechanism):
     claim: ClassVar[str] = (
         "(epsilon, delta)-differential privacy of each record's features, or of all records of a person, for moves of "
         "at most the sensitivity in scaled units: on the few axes that hold most of the variance of a public sample, "
-        "or of the records, which are then standing privately."
+        "or of the records, found with noise."
     )
 
     @property

@@ -381,6 +381,8 @@ def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_
 
 WITHOUT_INPUT = {
     "person_column": "the dataset has one, or not",
+    "release.sample_dataset_id": "an input with more than 20 features",
+    "release.radius": "an input with more than 20 features",
     "release.sensitivity": "follows from what nobody can tell; an input where a stored study states it",
     "features.*.scale": "an input where a stored study states it",
     "release.cells.epsilon": "a share of the release's",

@@ -295,7 +295,7 @@ def test_a_draft_of_many_features_names_a_public_sample_of_the_same_kind(owner, 
     assert "published embeddings (30 records)" in owner.text
     owner.submit("/studies/new", go="next", **{"release.sample_dataset_id": sample.id})
     owner.submit("/studies/new", go="next", **{"answers.mechanism": "none", "budget.queries": "5"})
-    assert "Its columns are axes of a public sample, in which no record takes part." in owner.text
+    assert "It lies on axes of a public sample, in which no record takes part." in owner.text
 
 
 def test_without_scripts_a_button_shows_what_the_dial_means(release_step):

@@ -81,7 +81,7 @@ def test_auto_takes_axes_of_a_public_sample_with_the_same_promise(curator, sampl
     assert (named["mechanism"], "public sample" in " ".join(named["tool"]["hints"])) == ("axes", False)
     assert named["tool"]["figures"]["rho"] > 0.35
     assert named["price"]["release_epsilon"] == plain["price"]["release_epsilon"] == "2"
-    of_axes = " Its columns are axes of a public sample, in which no record takes part."
+    of_axes = " It lies on axes of a public sample, in which no record takes part."
     assert named["guarantee"].replace(of_axes, "") == plain["guarantee"] != named["guarantee"]
     made, preview, opened = published(curator, dataset, sample_dataset_id=sample)
     report, r = opened["report"], made["spec"]["release"]["r"]

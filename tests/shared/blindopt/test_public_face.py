@@ -31,7 +31,7 @@ def test_completion_offers_the_public_names_and_help_begins_with_a_line_that_can
     assert run.stdout.split() == blindopt.__all__
     for name in blindopt.__all__:
         lines = pydoc.render_doc(getattr(blindopt, name), renderer=pydoc.plaintext).splitlines()[:4]
-        assert max(map(len, lines)) <= 200, lines
+        assert max(map(len, lines)) <= 220, lines
     assert "queries=None, initial_rows=None, batch_size=1, stop=None" in pydoc.render_doc(
         blindopt.Optimizer, renderer=pydoc.plaintext
     )

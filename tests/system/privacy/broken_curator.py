@@ -23,7 +23,7 @@ def twice_the_epsilon() -> None:
         return said.model_copy(update={"epsilon": str(2 * amount(said.epsilon))}) if hasattr(said, "epsilon") else said
 
     answers.mechanism_of = lambda answers, *persons: of_answers(doubled(answers), *persons)
-    releases.mechanism_of = lambda spec, chosen: released(spec, doubled(chosen))
+    releases.mechanism_of = lambda spec, chosen, sample: released(spec, doubled(chosen), sample)
 
 
 def eight_times_the_epsilon_in_tunings() -> None:
