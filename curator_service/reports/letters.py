@@ -112,12 +112,13 @@ class Letters:
         }
         of_release = min(study.release, study.everyone)
         ran = release_status(db, spec, store.report_of(db, study.id)).release
-        change = getattr(ran, "sensitivity", None)
+        change, promise = getattr(ran, "sensitivity", None), getattr(ran, "promise", "euclidean")
         yield (
             _event(
                 "groups" if isinstance(ran, wire.GroupsRelease) else kind,
                 epsilon=None if _is_unbounded(db, study) else text(of_release),
                 hidden={} if change is None else {feature.column: feature.unit * change for feature in spec.features},
+                promise=promise,
                 **to_all,
             ),
             (study.id, charged_at, ""),
@@ -139,6 +140,8 @@ class Letters:
             at, epsilon = moment(line.created_at), None if is_exact and kind != "refine" else line.cost
             sent_at = min((sent for sent, row in rows_sent if row == line.row and sent >= at), default=None)
             fields = {"study": spec.name, "row": line.row, "to": to, "charged_at": at, "sent_at": sent_at}
+            if kind == "refine":
+                fields["promise"] = promise
             yield _event(kind, epsilon=epsilon, **fields), (study.id, line.created_at, line.query_id or "")
 
     def _logged(

@@ -9,7 +9,7 @@ from blindopt.wire.answer import Answers
 from blindopt.wire.base import Caution, Limits, Page, Reply, Request, Sha256
 from blindopt.wire.dataset import ColumnChoice
 from blindopt.wire.ledger import Accounting, DatasetAccount
-from blindopt.wire.release import Finding, Price, Status
+from blindopt.wire.release import Finding, Price, Promise, Status
 from blindopt.wire.study import Budget, Processing
 
 
@@ -263,6 +263,7 @@ class LetterEvent(Reply):
     row: int | None = Field(None, description="Number of the person's candidate; null if it is about everybody.")
     to: list[str] = Field([], description="Who received it.")
     hidden: dict[str, float] = Field({}, description="By column, the largest change that a release hides, in its unit.")
+    promise: Promise = "euclidean"
     charged_at: datetime | None = Field(None, description="When it was charged: before anything was drawn.")
     sent_at: datetime | None = Field(None, description="When it was sent; null if nothing of it was.")
     epsilon: str | None = Field(description="Epsilon that it used of the person; null: it is not in the total.")

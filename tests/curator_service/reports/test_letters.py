@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from blindopt.audit.merkle_log import canonical, sha256
 from blindopt.errors import LogBroken
 from curator_service.cli import app
 from tests.builders import BY_HAND, laplace
-from tests.curator_service.queries.test_refinements import ROWS, Refining, csv_of, query, study
+from tests.curator_service.queries.test_refinements import ONE_FEATURE, ROWS, Refining, csv_of, query, study
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,21 @@ def test_a_letter_has_what_left_of_one_record_and_names_no_other(queried):
     checked(signed)
     other = letter_of(queried.curator, queried.dataset, record=3)["letter"]
     assert [(event["kind"], event["epsilon"]) for event in other["events"]] == [("release", "1")]
+
+
+def test_a_letter_says_of_a_release_and_a_second_draw_that_they_hide_one_feature_at_a_time(queried, tmp_path):
+    with closing(Refining(tmp_path)) as curator:
+        dataset = curator.register(csv_of(ROWS))
+        study_id = curator.release(study(dataset, release=ONE_FEATURE, answers=laplace("0.5")))
+        with curator.context.database.read() as db:
+            order = curator.curator.released.of(db, study_id).order.tolist()
+        assert query(curator, study_id, [order.index(0)]).is_success
+        signed = letter_of(curator, dataset, record=1)
+    promised = {event["kind"]: event.get("promise") for event in signed["letter"]["events"]}
+    assert promised == {"release": "one_feature", "refine": "one_feature", "answer": None}
+    checked(signed)
+    old = letter_of(queried.curator, queried.dataset, record=1)["letter"]
+    assert not any("promise" in event for event in old["events"])
 
 
 def test_the_log_has_the_digest_of_a_letter_and_nothing_stores_it(queried):
