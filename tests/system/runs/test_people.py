@@ -74,12 +74,12 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(parties, tmp
     assert (run.ended_because, run.trials + run.declined) == ("budget", 12)
     assert run.declined == 4
     assert len(parties.charges(opened[0])) == 12
-    again = batched | {"iterations": 4}
+    again = batched | {"iterations": 12}  # 14 rows, of which at most the 12 that were charged are refused
     with parties.somebody(opened[0]):  # it begins with the rows of the first one, which have no budget left
         later = parties.vendor.wait(parties.start(opened, **again), timeout_s=240)
     refused = [line for line in parties.owner.ledger(opened[0]) if line.kind == "refused"]
-    assert (later.ended_because, later.trials + later.declined, later.declined) == ("budget", 6, len(refused))
-    assert 2 <= later.declined < 6
+    assert (later.ended_because, later.trials + later.declined, later.declined) == ("budget", 14, len(refused))
+    assert 2 <= later.declined <= 12
     assert max(Counter(line.row for line in parties.charges(opened[0])).values()) == 1
     parties.check(opened[0], run.id, later.id, folder=tmp_path)
 
