@@ -389,9 +389,9 @@ def _price_in_words(spec: wire.StudyCreate, costs: Costs, of_row: int | None, of
         answer = _group_in_words(costs.release, costs.answer, of_row, of_study)
     else:
         answer = f"{subject} uses epsilon {text(costs.answer)}{whose}."
-    about = "group" if is_groups(spec) else unit
+    about, of_one = ("group", Prices.of(spec).about_one(spec.budget)) if is_groups(spec) else (unit, of_row)
     second = "" if spec.refine is None else f" {second_draw_in_words(spec, spec.refine)}"
-    sentence, k = f"{release} {answer}{second} {_allowed(of_row, of_study, about)}", spec.rows_per_person
+    sentence, k = f"{release} {answer}{second} {_allowed(of_row, of_study, about, of_one)}", spec.rows_per_person
     if costs.answer and _corrections_cost_more(spec, of_row):
         sentence += " Each correction of an answer uses as much again, which is not counted here."
     if wire.hides_one_feature(spec.release):
@@ -427,15 +427,20 @@ def _corrections_cost_more(spec: wire.StudyCreate, of_row: int | None) -> bool:
     return not prices.adds_up or prices.within(uncounted)[1] != of_row
 
 
-def _allowed(of_row: int | None, of_study: int | None, unit: str) -> str:
-    """How many answers the caps allow, in words. ``of_row`` is ``of_study`` at most, where both are counted."""
+def _allowed(of_row: int | None, of_study: int | None, unit: str, of_one: int | None) -> str:
+    """How many answers the caps allow, in words: about each unit, in total, and about one if no other is queried.
+
+    ``of_row`` is ``of_study`` at most, where both are counted.
+    """
     if of_row is None and of_study is None:
         return "No cap limits the answers."
     total = None if of_study is None else f"{_answers(of_study, '')} in total"
     if of_row is None or of_row == of_study:
         return f"The caps allow {total}."
-    about_one = f"{_answers(of_row, '')} about each {unit}"
-    return f"The caps allow {about_one}{'' if total is None else f', and {total}'}."
+    about_each = f"{_answers(of_row, '')} about each {unit}"
+    if of_one is not None and of_one > of_row:
+        about_each += f" ({of_one} about one, if no other is queried)"
+    return f"The caps allow {about_each}{'' if total is None else f', and {total}'}."
 
 
 def _group_in_words(release: int | None, answer: int, of_row: int | None, of_study: int | None) -> str:

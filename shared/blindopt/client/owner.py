@@ -724,9 +724,9 @@ class ReleasedStudy(Shown):
         self.owner._post(f"/v1/studies/{self.id}:answer_all", wire.QueryReply)
         return self.groups()
 
-    def open_group(self, candidate: int) -> wire.GroupView:
+    def open_group(self, candidate: int) -> reports.Group:
         """The group behind a ``candidate`` of a groups study, with its records. The log says that one was opened."""
-        return self.owner._post(f"/v1/studies/{self.id}:open_group", wire.GroupView, _choice(candidate))
+        return self.owner._post(f"/v1/studies/{self.id}:open_group", reports.Group, _choice(candidate))
 
     def close(self) -> wire.StudyOwnerView:
         """Refuse further queries, for good."""

@@ -75,6 +75,21 @@ class Groups(Shown, list[wire.GroupEntry]):
         return [Table(head, rows, f"Group {best[0].row} is expected to be the best." if best else "")]
 
 
+class Group(Shown, wire.GroupView):
+    """A group that was opened, with its records.
+
+    >>> print(study.open_group(3))  # doctest: +SKIP
+    """
+
+    def _tables(self) -> list[Table]:
+        where = self.centre if self.lower is None or self.upper is None else zip(self.lower, self.upper, strict=True)
+        places = [f"{at[0]:.6g} to {at[1]:.6g}" if isinstance(at, tuple) else f"{at:.6g}" for at in where]
+        values = {"Candidate": self.row, "Place": "; ".join(places), "Records": self.size, "Noisy number": self.count}
+        return [
+            facts(values | {"True mean outcome": self.mean, "Numbers of records": ", ".join(map(str, self.records))})
+        ]
+
+
 class Forecast(Shown, wire.ForecastView):
     """Simulated quality at several levels of epsilon.
 

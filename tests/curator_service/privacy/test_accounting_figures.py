@@ -295,6 +295,7 @@ def test_a_report_says_that_a_person_with_several_records_loses_more_where_only_
         ({"queries": 1}, "1", "1.5"),
         ({"epsilon_per_row": "0.75"}, None, "0.75"),  # not an answer
         ({"epsilon_per_row": "2.25"}, None, "1.5"),
+        ({"epsilon_per_row": "2.5"}, None, "1.5"),
         ({"epsilon_per_row": "9", "epsilon_total": "3"}, "3", "1.5"),
     ],
     ids=str,
@@ -309,6 +310,8 @@ def test_a_price_says_what_answers_about_different_groups_cost_a_record(caps, nu
     assert (each, many, in_all) == ("0.75", number, whole)
     if caps == {"epsilon_per_row": "2.25"}:
         assert sentence.endswith(" The caps allow 2 answers about each group.")
+    if caps == {"epsilon_per_row": "2.5"}:  # 3 about each of two would use 0.75 + 3 * 0.75
+        assert sentence.endswith(" The caps allow 2 answers about each group (3 about one, if no other is queried).")
 
 
 def test_what_answers_about_groups_cost_with_a_refuted_release_is_not_stated():

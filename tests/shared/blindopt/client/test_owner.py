@@ -1,6 +1,7 @@
 """`bo.Owner` and `bo.Measurer`: requests from what an owner writes, and a study from its file to its account."""
 
 import json
+import re
 import stat
 
 import numpy as np
@@ -295,6 +296,8 @@ def test_a_study_of_groups_runs_to_the_group_behind_a_candidate(owner):
     assert (at.spent, abs(at.count - 200) < 100) == ("0", True)
     opened = study.open_group(at.row)
     assert (opened.size, opened.mean, opened.records[:2]) == (200, pytest.approx(6.1), [1, 2])
+    shown = dict(re.split(r"  +", line, maxsplit=1) for line in str(opened).splitlines()[:5])
+    assert (shown["Candidate"], shown["Records"], shown["True mean outcome"]) == (str(at.row), "200", "6.1")
     assert study.groups() == groups
     answered = study.answer_all()  # printed as a table, the best first
     title, head, first, *_ = str(answered).splitlines()
