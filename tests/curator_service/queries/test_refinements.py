@@ -103,6 +103,11 @@ REFUSED = {
         "refine",
         "this release is gaussian",
     ),
+    "axes": (
+        {"release": wire.AxesRelease(mechanism="axes", epsilon="1", delta=1e-5, axes="private", radius=9.0)},
+        "refine",
+        "this release is axes",
+    ),
     "published": (
         {"release": wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)},
         "refine",
