@@ -254,10 +254,11 @@ def tool(
             )
             return Tool(name="not_useful", why=why, figures={"probability": share})
     hints = []
-    if d > FEATURES_MAX and not any(getattr(spec.release, name, None) for name in ("sample_dataset_id", "radius")):
+    named = any(getattr(spec.release, name, None) for name in ("sample_dataset_id", "radius"))
+    if d > FEATURES_MAX and not named and not hides_one_feature(spec.release):
         hints.append(
             "Name a public sample of the same kind: the few axes that hold most of its variance need far less noise. "
-            "Or state a radius: the axes are found in the records, privately."
+            "Or bound the length of a record (radius): the axes are found in the records, privately."
         )
     elif d >= ONE_FEATURE_MIN and value is not None:
         hints.append(f"Choose fewer features{'' if hides_one_feature(spec.release) else ': each adds noise to all'}.")

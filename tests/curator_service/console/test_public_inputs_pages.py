@@ -293,6 +293,11 @@ def test_a_draft_of_many_features_names_a_public_sample_of_the_same_kind(owner, 
     owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
     assert "A public sample of the same kind" in owner.text
     assert "published embeddings (30 records)" in owner.text
+    says = ("For embeddings name a public sample", "Columns of the release mix the features")
+    for radius, expected in (("", [True, False]), ("9", [False, True])):
+        owner.submit("/studies/new", go="look", **{"release.radius": radius})
+        assert [words in owner.shown for words in says] == expected
+    owner.submit("/studies/new", go="look", **{"release.radius": ""})
     owner.submit("/studies/new", go="next", **{"release.sample_dataset_id": sample.id})
     owner.submit("/studies/new", go="next", **{"answers.mechanism": "none", "budget.queries": "5"})
     assert "It lies on axes of a public sample, in which no record takes part." in owner.text
