@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from blindopt import wire
 
 NONE = "—"
-_MECHANISMS = {"auto": "chosen by the service", "planar_laplace": "planar Laplace", "laplace": "Laplace"}
+_MECHANISMS = {"auto": "chosen by the service", "planar_laplace": "Laplace", "laplace": "Laplace"}
 _MECHANISMS |= {"gaussian": "Gaussian", "gaussian_projection": "Gaussian after a projection", "po_gp_ucb": "PO-GP-UCB"}
 _FIELDS = {
     name
@@ -105,7 +105,7 @@ def words(value: object) -> str:
     """An internal name, such as a state, in words.
 
     >>> words("waiting_for_people"), words("planar_laplace")
-    ('waiting for people', 'planar Laplace')
+    ('waiting for people', 'Laplace')
     """
     return _MECHANISMS.get(str(value)) or str(value).replace("_", " ")
 
