@@ -199,7 +199,7 @@ def _ask(waiting: "UploadedFile") -> None:
 def _decided(column: wire.SurveyedColumn, rows: int, choice: str | wire.ColumnChoice | None) -> dict[str, Any] | None:
     possible = ways(column)
     current = "number" if isinstance(choice, str) else key_of(choice)
-    typer.echo(f"\n{column.name}: {contents(column, rows)}. First: {', '.join(column.first)}", err=True)
+    typer.echo(f"\n{column.name}: {contents(column, rows)}. First: {'; '.join(column.first)}", err=True)
     for number, way in enumerate(possible, start=1):
         typer.echo(f"  {number}  {way.words}", err=True)
     default = next((number for number, way in enumerate(possible, start=1) if way.key == current), 1)
