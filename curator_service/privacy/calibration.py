@@ -285,12 +285,12 @@ def of_axes(release: wire.AxesRelease) -> tuple[Decimal, float]:
 def on_axes(release: wire.AxesRelease, r: int, k: int) -> Rows:
     """The release of the rows on ``r`` axes, with what the axes leave of epsilon and delta, for a move by Delta."""
     epsilon, delta = of_axes(release)
-    rest = wire.AutoRelease(
+    remaining = wire.AutoRelease(
         epsilon=format(wire.amount(release.epsilon) - epsilon, "f"),
         delta=None if release.delta is None else release.delta - delta,
         sensitivity=release.sensitivity,
     )
-    return smallest(rest, r, k)[0]
+    return smallest(remaining, r, k)[0]
 
 
 def epsilon_of(release: Concrete) -> Decimal | None:

@@ -143,12 +143,12 @@ def of_release(spec: wire.StudyCreate, release: Concrete, moves: float, columns:
             outcomes = (release.model_copy(update={"r": r}) for r in (min(AXES_MAX, d), d))
             return max(of_release(spec, each, moves) for each in outcomes)
         r = release.r or min(AXES_MAX, d)
-        rest = of_release(spec, on_axes(release, r, protected), moves, r)
+        of_rows = of_release(spec, on_axes(release, r, protected), moves, r)
         of_gram, delta = of_axes(release)
         if not of_gram:
-            return max(epsilon, rest)
+            return max(epsilon, of_rows)
         shift = k / protected * max(moves, 1.0) / gaussian_sd(of_gram, delta, 1.0, 1)
-        return max(epsilon, _UP.add(rest, Decimal(gaussian_epsilon(delta, np.array([shift]), np.ones(1)))))
+        return max(epsilon, _UP.add(of_rows, Decimal(gaussian_epsilon(delta, np.array([shift]), np.ones(1)))))
     if isinstance(release, wire.PlanarLaplaceRelease):
         slope = slope_of_row(epsilon, release.delta, d, protected) if moves > 1 else epsilon
         return max(epsilon, _UP.multiply(k * slope, Decimal(moves)))

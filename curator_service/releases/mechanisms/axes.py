@@ -143,13 +143,13 @@ class Axes(Mechanism):
         """
         values, vectors = np.linalg.eigh(noisy)
         above = np.maximum(values[::-1] - gram.scale * sqrt(2 * self.d), 0.0)
-        standing = int((above > 0).sum())
+        clear = int((above > 0).sum())
         r = self.spec.r
         if r is None:
-            rest = max(float(np.trace(noisy)) - float(above.sum()), 0.0) / max(self.d - standing, 1)
-            variances = np.where(above > 0, above, rest) * gram.step**2 / n
-            laws = {r: self.noise_of(r) for r in (*(r for r in COLUMNS if r <= standing), self.d)}
-            r = best_columns(variances, None, laws) if standing >= 2 else self.d
+            remainder = max(float(np.trace(noisy)) - float(above.sum()), 0.0) / max(self.d - clear, 1)
+            variances = np.where(above > 0, above, remainder) * gram.step**2 / n
+            laws = {r: self.noise_of(r) for r in (*(r for r in COLUMNS if r <= clear), self.d)}
+            r = best_columns(variances, None, laws) if clear >= 2 else self.d
         if r == self.d:
             return self.along(np.eye(self.d))
         return self.along(np.ascontiguousarray(vectors[:, ::-1][:, :r]))
