@@ -293,7 +293,7 @@ def test_a_draft_of_many_features_names_a_public_sample_of_the_same_kind(owner, 
     owner.submit("/studies/new", go="next", **{"measurement.column": "y"})
     assert "A public sample of the same kind" in owner.text
     assert "published embeddings (30 records)" in owner.text
-    says = ("For embeddings name a public sample", "Columns of the release mix the features")
+    says = ("For embeddings, see “Less noise on the few axes that matter”", "Columns of the release mix the features")
     for radius, expected in (("", [True, False]), ("9", [False, True])):
         owner.submit("/studies/new", go="look", **{"release.radius": radius})
         assert [words in owner.shown for words in says] == expected
@@ -338,9 +338,11 @@ def test_the_part_beside_the_dial_follows_the_form_and_draws_and_charges_nothing
     of_ranges = {"hide": "most", "answers.epsilon": "0.1"}
     for epsilon, name in (("0.3", "strong"), ("1", "moderate"), ("3", "weak"), ("5", "nearly none")):
         assert f">{name}</strong>" in part(**of_ranges, **{"release.epsilon": epsilon})
-    said = "The hidden change: epsilon 0.3 by the release alone. A whole record: epsilon 0.425, strong. Answers add"
+    said = "The hidden change: epsilon 0.3 by the release alone. A whole record: epsilon 0.425, strong. From"
     for answers in ({}, {"answers.epsilon": "5"}, {"answers.mechanism": "none"}):
-        assert said in re.sub("<[^>]+>", "", part(**of_ranges | {"release.epsilon": "0.3"} | answers))
+        shown = re.sub("<[^>]+>", "", part(**of_ranges | {"release.epsilon": "0.3"} | answers))
+        assert said in shown
+        assert "Answers add to this." in shown.partition(said)[2]
     single = part(**of_ranges | {"release.epsilon": "0.3", "release.promise": "one_feature"})  # both ranges: twice 0.3
     of_one = "The hidden change of one feature: epsilon 0.3 by the release alone. A whole record: epsilon 0.6, strong."
     assert of_one in re.sub("<[^>]+>", "", single)
