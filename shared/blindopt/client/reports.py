@@ -78,7 +78,14 @@ class Groups(Shown, list[wire.GroupEntry]):
 class Group(Shown, wire.GroupView):
     """A group that was opened, with its records.
 
-    >>> print(study.open_group(3))  # doctest: +SKIP
+    >>> place = {"row": 3, "count": 3, "centre": [0.5], "lower": [0.0], "upper": [1.0], "spent": "0.5"}
+    >>> print(Group(**place, study_id="std_1", size=2, mean=6.5, records=[4, 7]))
+    Candidate           3
+    Place               0 to 1
+    Records             2
+    Noisy number        3
+    True mean outcome   6.5
+    Numbers of records  4, 7
     """
 
     def _tables(self) -> list[Table]:
