@@ -211,7 +211,7 @@ def test_the_noise_is_calibrated_to_its_part_of_epsilon_and_delta():
     mechanism = planned_mechanism(spec)
     law = mechanism_of(spec, mechanism.spec.model_copy(update={"r": 2})).noise(5)
     assert law.sd == pytest.approx(math.sqrt(3) / 2.4, rel=1e-9)
-    drawn = np.array([gram.noisy(np.zeros((5, 5), dtype=np.int64)) for _ in range(400)]) / gram.scale
+    drawn = np.array([gram.noisy(np.zeros((5, 5), dtype=np.int64)) for _ in range(3_000)]) / gram.scale
     assert (drawn == drawn.transpose(0, 2, 1)).all()
     diagonal, beside = drawn[:, range(5), range(5)].ravel(), drawn[:, *np.triu_indices(5, 1)].ravel()
     for values, sd in ((diagonal, 1.0), (beside, math.sqrt(0.5))):
