@@ -36,6 +36,8 @@ STRETCH = 2.0**-38
 """By which share more than a row computed columns of V may move: their largest singular value is at most 1 + this."""
 SAMPLE_ROWS = 5_000
 """Rows of a public sample that its axes are computed from, at most."""
+RECORDS = 2**24
+"""Private axes are refused where the noise would not fit with so many records: more than a dataset has by default."""
 _SHOWN = 350
 _BLOCK = 4_096
 """Rows whose Gram matrix, in steps, is exact in doubles."""

@@ -6,7 +6,7 @@ from curator_service.datasets.scaling import ScaledRows, rounding_of
 from curator_service.privacy.calibration import AXES_MAX, EPSILON_MIN, Concrete, concrete, of_axes, smallest
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.privacy.search_noise import field_of_delta
-from curator_service.releases.mechanisms.axes import Axes, PrivateGram
+from curator_service.releases.mechanisms.axes import RECORDS, Axes, PrivateGram
 from curator_service.releases.mechanisms.groups import Groups
 from curator_service.releases.mechanisms.mechanism import Identity, Mechanism
 from curator_service.releases.mechanisms.po_gp_ucb import PoGpUcb
@@ -157,7 +157,7 @@ def _axes(study: wire.StudyCreate, spec: wire.AxesRelease, d: int) -> Axes:
     if spec.axes == "private":
         if of_axes(spec)[0] < EPSILON_MIN:
             raise Invalid.at("release.epsilon", "is too small for private axes, which use a fifth of it")
-        PrivateGram.of(axes, 1)
+        PrivateGram.of(axes, RECORDS)  # before a charge
     return axes
 
 

@@ -269,6 +269,7 @@ def test_numbers_that_are_not_finite_and_noise_that_does_not_fit_are_refused():
     for wrong, field in (
         ({"epsilon": "0.000004"}, "epsilon"),
         ({"r": 3}, "r"),
+        ({"d": 1_000, "radius": 1e3, "epsilon": "10"}, "radius"),  # fits a small file, and not 10 million records
     ):
         with pytest.raises(Invalid) as refused:
             planned_mechanism(private(**wrong))
