@@ -134,7 +134,7 @@ def keep(results: dict[str, Json], order: list[str]) -> None:
     parts |= results
     kept = {name: parts[name] for name in order if name in parts}
     file.write_text(json.dumps({"parts": kept}, indent=2) + "\n")
-    (RESULTS / "latest.md").write_text(markdown(kept))
+    (RESULTS / "latest.md").write_text(markdown(kept), encoding="utf-8")
 
 
 def markdown(results: dict[str, Json]) -> str:

@@ -4,28 +4,25 @@ On the same functions and first rows. Runs are stored as they end, and the same 
 `python -m benchmarks.axes size` releases 50,000 x 768 on private axes, and prints processor time and memory.
 """
 
-import json
 import resource
 import sys
 import time
 from decimal import Decimal
 from functools import lru_cache
 from math import sqrt
-from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from benchmarks.papers.search import Domain, Search, rows_of
+from benchmarks.stored_runs import mean_of, play_missing
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from blindopt.arrays import Matrix, Vector
+from blindopt.arrays import Matrix
 from blindopt.gp.kernels import SquaredExponential
 from curator_service.datasets.scaling import rounding_of
 from curator_service.releases.mechanisms.axes import Axes
 from curator_service.releases.mechanisms.row_noise import GaussianMechanism
 
-RESULTS = Path(__file__).parent / "results"
 STEPS, DELTA, RADIUS = 50, 1e-5, 20.0
 CASES = {"digits, d = 64": ("0.3", "1"), "power law, d = 256": ("1", "3")}
 HEAD = f"""# Axes
@@ -37,8 +34,8 @@ process on all features. `ei` knows its kernel, begins with 3 random records and
 exact, delta is 1e-5, the radius of private axes {RADIUS:g}. Regret of the best queried record, with the standard
 error; differences are to noise on all features in the same runs.
 
-`python -m benchmarks.axes size`, beside other work on two processors: 50,000 x 768 on private axes took 10.4 seconds
-of processor time, 51 s and 870 MiB with the records.
+`python -m benchmarks.axes size` on two processors: 50,000 x 768 on private axes took 6.3 s, 7.9 seconds of processor
+time and 870 MiB with the records.
 
 """
 
@@ -106,14 +103,10 @@ def table(runs: list[dict[str, float]]) -> Table:
             counts = {int(ends[f"{way}/columns"]) for ends in runs}
             columns = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else str(min(counts))
         if release.endswith("axes"):
-            apart = _mean(last - np.array([ends[f"{name}/{epsilon}/all features"] for ends in runs]))
-        rows.append([name, epsilon, release, columns, _mean(last), apart])
+            apart = mean_of(last - np.array([ends[f"{name}/{epsilon}/all features"] for ends in runs]))
+        rows.append([name, epsilon, release, columns, mean_of(last), apart])
     heads = ["records", "epsilon", "release", "columns", "regret", "difference"]
     return Table(f"Regret after {STEPS} queries, {len(runs)} runs (standard errors)", heads, rows)
-
-
-def _mean(values: Vector) -> str:
-    return f"{values.mean():.3f} ({values.std(ddof=1) / sqrt(len(values)):.3f})"
 
 
 def size(n: int = 50_000, d: int = 768) -> str:
@@ -137,16 +130,7 @@ def main() -> None:
     if sys.argv[1:] == ["size"]:
         print(size())
         return
-    count, file = int(sys.argv[1]) if len(sys.argv) > 1 else 100, RESULTS / "axes.json"
-    runs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    with threadpool_limits(1):
-        for run in range(len(runs), count):
-            runs.append(play(run))
-            rows = ",\n".join(json.dumps(ends, separators=(",", ":")) for ends in runs)
-            file.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    page = "\n".join(table(runs).lines()) + "\n"
-    (RESULTS / "axes.md").write_text(HEAD + page, encoding="utf-8")
-    print(page)
+    play_missing("axes", 100, play, table, HEAD)
 
 
 if __name__ == "__main__":

@@ -4,27 +4,23 @@ Beside the default promise, on the same functions, first rows and epsilon. Runs 
 command plays missing ones.
 """
 
-import json
-import sys
 from decimal import Decimal
 from functools import lru_cache
 from math import sqrt
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from benchmarks.papers.pools import hartmann
 from benchmarks.papers.records import learned
 from benchmarks.papers.search import NORM, Domain, Search
+from benchmarks.stored_runs import mean_of, play_missing
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import SquaredExponential
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
-RESULTS = Path(__file__).parent / "results"
 STEPS, ROWS = 50, {"Hartmann 6": 10_000, "process, 8 dimensions": 2_000}
 PROMISES: tuple[Literal["euclidean", "one_feature"], ...] = ("euclidean", "one_feature")
 EPSILONS = ("1", "3")
@@ -93,28 +89,15 @@ def table(runs: list[dict[str, float]]) -> Table:
         last = np.array([regrets[way] for regrets in runs])
         apart = ""
         if promise == "one_feature":
-            apart = _mean(last - np.array([regrets[f"{name}/{epsilon}/euclidean"] for regrets in runs]))
-        rows.append([name, epsilon, promise, _mean(last), apart])
+            apart = mean_of(last - np.array([regrets[f"{name}/{epsilon}/euclidean"] for regrets in runs]))
+        rows.append([name, epsilon, promise, mean_of(last), apart])
     columns = ["records", "epsilon", "promise", "regret", "difference"]
     return Table(f"Regret after {STEPS} queries, {len(runs)} runs (standard errors)", columns, rows)
 
 
-def _mean(values: Vector) -> str:
-    return f"{values.mean():.3f} ({values.std(ddof=1) / sqrt(len(values)):.3f})"
-
-
 def main() -> None:
     """Play the runs that are not stored yet, and write the table."""
-    count, file = int(sys.argv[1]) if len(sys.argv) > 1 else 100, RESULTS / "one_feature.json"
-    runs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    with threadpool_limits(1):
-        for run in range(len(runs), count):
-            runs.append(play(run))
-            rows = ",\n".join(json.dumps(regrets, separators=(",", ":")) for regrets in runs)
-            file.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    page = "\n".join(table(runs).lines()) + "\n"
-    (RESULTS / "one_feature.md").write_text(HEAD + page, encoding="utf-8")
-    print(page)
+    play_missing("one_feature", 100, play, table, HEAD)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,16 @@ The problem of the frontier (benchmarks/papers/results), at epsilon 1 for all re
 or 3 of each queried record, and without one. Runs are stored as they end, and the same command plays missing ones.
 """
 
-import json
-import sys
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from benchmarks.papers.synthetic import STEPS, domain, search_of
+from benchmarks.stored_runs import mean_of, play_missing
 from benchmarks.table import Cell, Table
 from blindopt import wire
 from curator_service.releases.mechanisms.row_noise import PlanarLaplaceMechanism
 
-RESULTS = Path(__file__).parent / "results"
 SIDE, MISSED = 100, 0.1
 NONE = "none"
 SECOND = {NONE: None, "2": Decimal(2), "3": Decimal(3)}
@@ -62,27 +58,14 @@ def table(runs: list[dict[str, float]]) -> Table:
         last = np.array([regrets[way] for regrets in runs])
         apart = last - [regrets[f"{NONE}/{rule}"] for regrets in runs]
         share = f"{np.mean(last > MISSED):.1%}"
-        rows.append([draw, rule, _mean(last), "" if draw == NONE else _mean(apart), share])
+        rows.append([draw, rule, mean_of(last, 4), "" if draw == NONE else mean_of(apart, 4), share])
     columns = ["second draw", "rule", "regret", "difference", f"runs that miss by {MISSED}"]
     return Table(f"Regret after {STEPS} queries, {len(runs)} runs (standard errors)", columns, rows)
 
 
-def _mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    return f"{values.mean():.4f} ({values.std(ddof=1) / np.sqrt(len(values)):.4f})"
-
-
 def main() -> None:
     """Play the runs that are not stored yet, and write the table."""
-    count, file = int(sys.argv[1]) if len(sys.argv) > 1 else 400, RESULTS / "refine.json"
-    runs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    with threadpool_limits(1):
-        for run in range(len(runs), count):
-            runs.append(play(run))
-            rows = ",\n".join(json.dumps(regrets, separators=(",", ":")) for regrets in runs)
-            file.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    page = "\n".join(table(runs).lines()) + "\n"
-    (RESULTS / "refine.md").write_text(HEAD + page, encoding="utf-8")
-    print(page)
+    play_missing("refine", 400, play, table, HEAD)
 
 
 if __name__ == "__main__":
